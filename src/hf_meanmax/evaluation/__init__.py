@@ -1,4 +1,4 @@
-"""Evaluation of sentence encoders, beside their controls, and of whole autoencoders."""
+"""Evaluation of sentence encoders, with controls, and of autoencoders."""
 
 from hf_meanmax.inference.reconstruct import reconstruct
 

@@ -1,4 +1,4 @@
-"""What an embedder's vectors say about their texts: recovery by a decoder beside controls and defences."""
+"""How much of their texts an embedder's vectors leak: recovery by a decoder, with controls and defences."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .senteval import load_senteval_task
 from .senteval_files import LabelledSet
 from .suite import data_folder
 
-# Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
+# Vectors (N, D) to N texts, and texts to vectors; the second argument is the label of a progress bar.
 Decode = Callable[[np.ndarray, str], list[str]]
 Encode = Callable[[Sequence[str], str], np.ndarray]
 
-# What the figures do not show, in the page and in the file.
+# Limits of the scores, printed in the page and written to the file.
 LIMITS = (
     "These scores are a lower bound of what the vectors reveal. They are of one decoder; a larger one, one trained on "
     "more texts or on texts like these, with beams or with corrections, recovers more.",
@@ -42,7 +42,7 @@ LIMITS = (
     "Numbers, names and rare words are found by simple rules (a digit, a capital inside a sentence, a count). A word "
     "that came back may be a guess from the others; the controls show how often guesses succeed.",
 )
-# Token F1 that a decoder must gain by the right vector, or it does not read vectors well enough to tell anything.
+# Least gain in token F1 over another text's vector; a decoder below it is too weak for conclusions.
 _LEAST_GAIN = 0.02
 _FEW_TEXTS = 200
 _PAIRS = "STS benchmark, test"
@@ -50,10 +50,10 @@ _PAIRS = "STS benchmark, test"
 
 @dataclass
 class AuditSettings:
-    """What an audit computes.
+    """Settings of an audit.
 
     Raises:
-        ValueError: a number is too small.
+        ValueError: a number is out of range.
     """
 
     defence_texts: int = option("texts, drawn at random, on which defences are tried (0: none)", 500, at_least=0)
@@ -75,7 +75,7 @@ def stsb_pairs(data: str | None = None) -> LabelledSet:
     """The test set of the STS benchmark: pairs of texts with their similarity.
 
     Args:
-        data: the folder with `senteval/`; by default HF_MEANMAX_DATA.
+        data: the folder with `senteval/` (default: HF_MEANMAX_DATA).
 
     Raises:
         FileNotFoundError: the folder is not named, or lacks the files.
@@ -95,28 +95,28 @@ def audit(
     pairs: LabelledSet | None = None,
     settings: AuditSettings | None = None,
 ) -> Json:
-    """How much of texts a decoder recovers from their vectors.
+    """Measures how much of texts a decoder recovers from their vectors.
 
     Args:
-        decode: the decoder, the attacker's.
-        texts: what was embedded.
-        vectors: of the texts, `(N, D)`.
-        cut: cuts texts into the words that are compared (see `word_cutter`).
-        embed: the embedder; without one there is no nearest text, no shuffled words and no similarity.
-        corpus: what the attacker has: the nearest of these texts is a control, their words tell which words are rare,
-            and defences are fitted to their vectors.
-        pairs: of the STS benchmark, for the similarity that defences leave.
-        settings: by default as the class says.
+        decode: the attacker's decoder.
+        texts: the embedded texts.
+        vectors: the vectors of the texts, `(N, D)`.
+        cut: splits texts into the words to compare (see `word_cutter`).
+        embed: the embedder; without it there are no controls "nearest text" and "shuffled words", and no similarity.
+        corpus: texts that the attacker has. The nearest of them is a control, rare words are counted in them, and
+            defences are fitted to their vectors.
+        pairs: pairs of the STS benchmark, to measure the similarity that remains under each defence.
+        settings: by default `AuditSettings()`.
 
     Returns:
         `texts`, `words_per_text`, `case` (`"ignored"` or `"kept"`), `rare_count`, `counted_words`; `decoder`: the
-        scores of `score_recovery` and `by_length`; the same by name in `controls`;
-        `texts_in_corpus`; `defences`: a list of `kind`, `name`, `num_bytes`, scores and, with pairs, `spearman`;
-        `defences_fitted_on`, `pairs`; `examples`; `warnings` where the decoder is too weak for conclusions; and
-        `limits`.
+        scores of `score_recovery`, and `by_length`; `controls`: the same for each control; `texts_in_corpus`;
+        `defences`: a list of dicts with `kind`, `name`, `num_bytes`, the scores and, with pairs, `spearman`;
+        `defences_fitted_on`, `pairs`; `examples`; `warnings` if the decoder is too weak for conclusions; and `limits`.
 
     Raises:
-        ValueError: there is no text, or not one for each vector; a vector is not finite; or the decoder refuses them.
+        ValueError: there is no text; texts and vectors differ in number; or the decoder rejects a vector or it is not
+            finite.
     """
     settings = settings or AuditSettings()
     _check(texts, vectors, embed, corpus, pairs)
@@ -155,7 +155,7 @@ def audit(
             if sides is not None and pairs is not None:
                 row["spearman"] = _similarity(defence, sides, pairs.labels)
             result["defences"].append(row)
-    # Of texts with all their words, those in their order come first.
+    # Among texts with all words recovered, those in the right order rank first.
     ranks = [(token_f1(a, b), a == b) for a, b in zip(recovered, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, ranks, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
@@ -194,18 +194,18 @@ def _controls(
     corpus: Sequence[str],
     pool: np.ndarray | None,
 ) -> dict[str, list[str]]:
-    """What comes back by other means than the decoder and the text's own vector."""
+    """The text that each control recovers without the text's own vector, by the control's name."""
     found: dict[str, list[str]] = {}
     if pool is not None:
         found["nearest text"] = [corpus[row] for row in nearest(vectors, pool, "cosine").tolist()]
     if embed is not None:
         draws = random.Random(seed)
-        # Of text without blanks the characters are shuffled.
+        # In text without spaces, characters are shuffled.
         parts = ((list(text), "") if is_unsegmented([text]) else (text.split(), " ") for text in texts)
         shuffled = [blank.join(draws.sample(words, len(words))) for words, blank in parts]
         found["shuffled words"] = decode(embed(shuffled, "shuffled words"), "decode shuffled words")
     if len(texts) > 1:
-        # In a cycle, so that no text keeps its own. What is decoded from each vector is known.
+        # A cyclic shift of a random order, so that no text keeps its own vector. All vectors are decoded already.
         order = np.random.default_rng(seed).permutation(len(texts))
         other = np.empty_like(order)
         other[order] = np.roll(order, 1)
@@ -214,7 +214,7 @@ def _controls(
 
 
 def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
-    """What the controls say against conclusions from this decoder."""
+    """Warnings where a control shows that this decoder is too weak for conclusions."""
     found = []
     floor = controls.get("another text's vector")
     if floor and decoder["token_f1"] < floor["token_f1"] + _LEAST_GAIN:
@@ -233,7 +233,7 @@ def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
 
 
 def _similarity(defence: Defence, embedded: Sequence[np.ndarray], gold: np.ndarray) -> float | None:
-    """Spearman's rho of the cosines of what is stored with gold scores; None where it is not defined."""
+    """Spearman's rho between cosines of the stored vectors and gold scores; None if undefined."""
     first, second = (defence.store(side).astype(np.float64) for side in embedded)
     rho = correlations(paired_cosines(first, second), gold)[1]
     return rho if np.isfinite(rho) else None

@@ -1,4 +1,4 @@
-"""The files of an audit: one page without any request to elsewhere, and its figures as numbers."""
+"""The files of an audit: a self-contained HTML page, and the results as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PAGE_FILE, RESULTS_FILE = "audit.html", "audit.json"
 
 
 def render_page(result: Json, settings: Mapping[str, object]) -> str:
-    """The page of an audit as HTML; its figures are in it.
+    """The page of an audit as HTML, with embedded figures.
 
     Args:
-        result: of [`~hf_meanmax.evaluation.audit.audit`].
-        settings: how it was made, with `embedder` (or None), `decoder` and `corpus_texts`.
+        result: the result of [`~hf_meanmax.evaluation.audit.audit`].
+        settings: the settings of the audit, with `embedder` (or None), `decoder` and `corpus_texts`.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -48,7 +48,7 @@ def write_audit(result: Json, settings: Mapping[str, object], output: str | os.P
     output = Path(output)
     record = {"settings": dict(settings), **result}
     write_json(output / RESULTS_FILE, record, ensure_ascii=False, allow_nan=False)
-    # The numbers are kept, whatever befalls the page.
+    # After the numbers, which are kept if the page fails.
     page = render_page(result, settings)
     with replacing_file(output / PAGE_FILE) as file:
         file.write(page)

@@ -1,4 +1,4 @@
-"""An audit from files and checkpoints: which texts, whose vectors, what decodes them, and the folder of the page."""
+"""An audit from files and checkpoints: draws texts, reads or makes their vectors, and writes the page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# On so many texts, vectors from files are compared with those of the embedder.
+# Number of texts on which vectors from files are compared with the embedder's.
 _COMPARED = 64
 _LEAST_COSINE = 0.99
 
@@ -72,22 +72,22 @@ def audit_checkpoint(
     device: torch.device | str | None = None,
     show_progress: bool = True,
 ) -> Json:
-    """Audits an embedder by a decoder of its vectors, and writes `audit.html` and `audit.json`.
+    """Audits an embedder with a decoder of its vectors, and writes `audit.html` and `audit.json`.
 
     Args:
         source: the texts and models.
-        output: the folder; what is in it stays until the work is done.
-        attack, settings: by default as the classes say.
+        output: the folder to write to; its files are only replaced at the end.
+        attack, settings: by default `DecodingSettings()` and `AuditSettings()`.
         device: where the models run.
         show_progress: show progress bars.
 
     Returns:
-        What [`~hf_meanmax.evaluation.audit.audit`] returns.
+        The result of [`~hf_meanmax.evaluation.audit.audit`].
 
     Raises:
         FileNotFoundError: a model or a file is missing.
         FileExistsError: `output` is a file.
-        ValueError: texts and vectors do not fit together; the decoder is of another embedder; there is no text.
+        ValueError: texts and vectors do not fit together; the decoder belongs to another embedder; there is no text.
         ImportError: matplotlib is not installed.
     """
     attack, settings = attack or DecodingSettings(), settings or AuditSettings()
@@ -109,7 +109,7 @@ def audit_checkpoint(
     refuse_scaled(vectors, model.config)
     cosine = None
     if source.embeddings and embedder is not None:
-        # From all over the files: where a row is missing, those after it are another text's.
+        # Spread over the files: after a missing row, all vectors belong to other texts.
         places = np.linspace(0, len(texts) - 1, min(len(texts), _COMPARED)).astype(int).tolist()
         cosine = _compare(vectors[places], make_vectors([texts[place] for place in places], "some texts"))
     model.to(COMPUTE_DTYPES[attack.compute_dtype])
@@ -122,7 +122,7 @@ def audit_checkpoint(
 
 
 def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: AuditSettings) -> LabelledSet | None:
-    """Finds out before the long work what would end it; returns the pairs of STS."""
+    """Checks early what would make the audit fail late; returns the STS pairs, if they are needed."""
     if Path(output).exists() and not Path(output).is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
     new_figure()
@@ -136,7 +136,7 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
 
 
 def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrainedModel) -> SentenceTransformer | None:
-    """The embedder, where something needs it or its name was given; an autoencoder's own, which is at hand."""
+    """The embedder if it is needed or named, or if it is the autoencoder's own encoder; None otherwise."""
     needed = not source.embeddings or source.corpus or source.sts or attack.rerank is not None
     if needed or source.embedder or (model.config.reads_text and not gives_other_vectors(model, source.decoder)):
         return embedder_of(model, source.decoder, source.embedder, model.device, source.trust_remote_code)
@@ -146,14 +146,14 @@ def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrai
 
 
 def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int) -> tuple[list[str], np.ndarray]:
-    """Texts that are not blank, and their rows of the vectors."""
+    """Draws texts that are not blank; returns them with their rows in the vectors."""
     lines = CorpusLines(source.open_texts(source.texts))
     is_filled = np.fromiter(map(bool, lines), bool)
     filled = np.flatnonzero(is_filled)
     if not len(filled):
         raise ValueError(f"{', '.join(source.texts)}: there is no text; every line is blank.")
     count = sum(one.rows for one in sources) if sources else len(filled)
-    # Vectors were made of all lines, or of these alone.
+    # The vectors may be of all lines, or only of those that are not blank.
     if count not in (len(is_filled), len(filled)):
         raise ValueError(
             f"{sources_named(sources)}: {count:,} vectors for {len(is_filled):,} lines, of which {len(filled):,} are "
@@ -179,7 +179,7 @@ def _read_vectors(sources: Sequence[VectorSource], rows: np.ndarray, model: PreT
 
 
 def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:
-    """The mean cosine of vectors from files with those of the embedder; says so where they are not the same."""
+    """The mean cosine between vectors from files and the embedder's; warns on stderr if some differ."""
     if vectors.shape != embedded.shape:
         raise ValueError(
             f"The vectors have {vectors.shape[1]:,} numbers and those of the embedder {embedded.shape[1]:,}; name the "
@@ -222,7 +222,7 @@ def _record(
     corpus: int,
     cosine: float | None,
 ) -> Json:
-    """How an audit was made; of paths the last part alone."""
+    """The settings of an audit, with paths shortened to their last part."""
     named = {
         "decoder": shared_name(source.decoder),
         "embedder": shared_name(source.embedder) or (getattr(model.config, "embedder", None) or {}).get("name"),

@@ -1,7 +1,7 @@
-"""What a trained encoder must beat: untrained encoders that have its word vectors and its dimension.
+"""Controls for a trained encoder: untrained encoders with its word vectors and its dimension.
 
 After Wieting and Kiela 2019, "No training required: exploring random encoders for sentence classification". All
-controls read the tokens that the trained model reads, from the table that it trained."""
+controls read the trained model's tokens and its trained word table."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Control(ABC):
 
     Attributes:
         kind: one of `CONTROL_KINDS`.
-        seed: of what it draws at random, None if nothing.
-        name: the kind and the seed, as a table may call it.
-        key: identifies what it computes: a hash of word table, tokenizer, kind, seed, dimension and version.
-        dimension: of its vectors.
+        seed: seed of its random weights, None if it has none.
+        name: kind and seed, for tables.
+        key: fingerprint of the control: a hash of word table, tokenizer, kind, seed, dimension and version.
+        dimension: dimension of its vectors.
     """
 
     kind: str
@@ -53,18 +53,18 @@ class Control(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        """The vectors `(n, dimension)` float32 of n texts; finite.
+        """Encodes n texts as finite vectors `(n, dimension)` float32.
 
         Args:
             texts: any number of texts. The more at once, the faster.
-            batch_size: texts of one forward pass of a random encoder; the others choose for themselves.
+            batch_size: texts per forward pass of a random encoder; other controls ignore it.
         """
 
 
 class MajorityClass(Control):
-    """One number, the same for each text: a classifier of it can only learn which class is the most frequent.
+    """A constant vector of one number, from which a classifier can only learn the most frequent class.
 
-    A correlation with what it predicts is not defined and counts as 0.
+    The correlation of its predictions is undefined and counts as 0.
     """
 
     kind = "majority"
@@ -76,11 +76,11 @@ class MajorityClass(Control):
 
 
 class RandomEncoder(Control):
-    """The trained model's architecture with random weights, drawn as before training, and the same pooling.
+    """The trained model's architecture and pooling, with weights initialised at random as before training.
 
-    Of the trained model it has the word table, for models of this package also the vectors of the special tokens, and
-    nothing else: positions, if learned, layers, and layers after the pooling are drawn anew. It is made when it first
-    encodes. The caller's random state is left alone.
+    Only the word table is kept, for models of this package with the vectors of the special tokens. Learned positions
+    and all layers, also those after the pooling, are initialised anew, at the first call of `encode`. The caller's
+    random state is not changed.
 
     Args:
         model: the trained SentenceTransformer, which is not changed.
@@ -111,7 +111,7 @@ class RandomEncoder(Control):
 
     @cached_property
     def sentence_transformer(self) -> SentenceTransformer:
-        """The SentenceTransformer with random weights. Its word table is the trained one itself, not to be trained."""
+        """The SentenceTransformer with random weights. It shares the trained word table: do not train it."""
         model, inner, device = self._source.model, self._source.inner, self._source.device
         # Only the CPU's generator: seeding all devices would change states that are not restored.
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -124,14 +124,14 @@ class RandomEncoder(Control):
             for part in _later_layers(result):
                 part.cpu().reset_parameters()  # type: ignore[operator]
         result.to(device)
-        # Through `data`, so that whatever is tied to the table remains so.
+        # Through `data`, so that weights tied to the table stay tied.
         for trained, drawn in zip(input_tables(inner), input_tables(fresh), strict=True):
             drawn.weight.data = trained.weight.detach().to(device)
         return result.eval().requires_grad_(False)
 
 
 class BagOfWords(Control):
-    """The mean of the word vectors, of the table's own dimension e; zero for a text without known words.
+    """The mean of the word vectors, of the word table's dimension e; zero for a text without known words.
 
     Special tokens and unknown words do not count.
 
@@ -156,7 +156,7 @@ class BagOfWords(Control):
 class RandomProjection(Control):
     """The mean of random projections of the word vectors (Wieting and Kiela 2019, section 3).
 
-    A matrix W `(e, D)`, uniform in [-1/sqrt(e), 1/sqrt(e)], projects each known word's vector, and so the bag of words.
+    A matrix W `(e, D)`, uniform in [-1/sqrt(e), 1/sqrt(e)], projects each known word's vector, and thus the mean.
     Zero for a text without known words.
 
     Args:
@@ -187,18 +187,18 @@ class RandomProjection(Control):
 
 
 class EchoStateNetwork(Control):
-    """A random bidirectional echo state network, its states pooled over the words (Wieting and Kiela 2019, section 3).
+    """A random bidirectional echo state network, averaged over the words (Wieting and Kiela 2019, section 3).
 
-    Each direction has D/2 units (the forward one the odd one more), no bias, and
+    Each direction has D/2 units (for an odd D the forward one has one more), no bias, and
 
         h_t = tanh(W_in x_t + W h_{t-1}),    h_0 = 0.
 
     Each unit reads 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
     by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
-    length of the table's word vectors: over its words, each counted once, W_in x_t has a standard deviation of
-    input_scale (over a text a larger one, if frequent words are longer than rare ones). Words are known tokens, as
-    in [`BagOfWords`]; a text without any gets zeros. The states' mean made the stronger control on opinions, where
-    their maximum fell below the bag of words.
+    length of the table's word vectors: averaged over the vocabulary, W_in x_t has a standard deviation of input_scale
+    (over a text it is larger, if frequent words have longer vectors than rare ones). Words are known tokens, as in
+    [`BagOfWords`]; a text without any gets zeros. The states are averaged, since their maximum was a weaker control on
+    opinions than the bag of words.
 
     Args:
         model: the trained SentenceTransformer, whose dimension is D.
@@ -218,7 +218,7 @@ class EchoStateNetwork(Control):
         self._source = WordSource.of(model)
         self.seed = seed
         self.dimension = self._source.dimension
-        # 1.0 is the leaking rate, which cannot be set any more: without it, cached results would not be found.
+        # 1.0 was the leaking rate, no longer a setting; it stays in the key so that cached results are found.
         self.key = self._source.key(self.kind, seed, self.spectral_radius, self.input_scale, 1.0, "mean")
 
     @cached_property
@@ -256,7 +256,7 @@ class EchoStateNetwork(Control):
         states = projected.new_zeros(len(reservoir.inputs), ids.shape[1])
         pooled = torch.zeros_like(states)
         for word, is_word in zip(ids, active, strict=True):
-            # A weighted sum of the 10 rows of the states that each unit reads: W h.
+            # W h: for each unit, the weighted sum of the 10 states that it reads.
             inputs = nn.functional.embedding_bag(
                 reservoir.inputs, states, mode="sum", per_sample_weights=reservoir.weights
             )
@@ -270,18 +270,18 @@ def make_controls(
     seeds: Sequence[int] = (0, 1, 2),
     kinds: Sequence[str] | None = None,
 ) -> list[Control]:
-    """The controls of a trained encoder, in the order of `CONTROL_KINDS`; kinds that draw at random once a seed.
+    """The controls of a trained encoder, in the order of `CONTROL_KINDS`; random ones once per seed.
 
     They share the model's word table: do not train the model until they have been used. The model is not changed.
 
     Args:
-        model: a SentenceTransformer whose first module wraps a transformers model. Of any other encoder (a function, a
-            file of embeddings) the word vectors are not known.
-        seeds: of the controls that draw at random.
-        kinds: which ones; by default all that there are for this encoder, with a warning if it lacks some.
+        model: a SentenceTransformer whose first module wraps a transformers model. Any other encoder (a function, a
+            file of embeddings) only has the majority class, since its word vectors are not known.
+        seeds: seeds of the random controls.
+        kinds: the kinds to make (default: all that this encoder supports, with a warning if some are not).
 
     Raises:
-        ValueError: an unknown kind, or one that this encoder cannot have; the same seed twice.
+        ValueError: an unknown or unsupported kind, or a repeated seed.
     """
     for kind in kinds or ():
         if kind not in CONTROL_KINDS:
@@ -313,7 +313,7 @@ def make_controls(
 
 
 def _stream(kind: str, seed: int | None) -> int:
-    """A seed for a kind of control, so that no two kinds share what they draw."""
+    """A seed per kind of control, so that different kinds draw different numbers."""
     digest = hashlib.blake2b(f"{kind} {seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -327,7 +327,7 @@ def _later_layers(model: SentenceTransformer) -> Iterator[nn.Module]:
 
 
 def _why_not_redrawable(model: SentenceTransformer) -> str | None:
-    """Why a model has no random encoder, where it has none."""
+    """The reason why a model cannot have a random encoder, or None if it can."""
     for part in _later_layers(model):
         if not hasattr(part, "reset_parameters"):
             return (

@@ -14,8 +14,8 @@ MIN_MODELS = 3
 def correlation_matrix(scores: Mapping[str, Mapping[str, float | None]]) -> tuple[list[str], np.ndarray]:
     """Pearson correlations between all metrics over models (Cifka 2018, section 5.4.1).
 
-    Each correlation is over the models that have both metrics. It is NaN where they are fewer than three, or where one
-    metric is the same for all of them.
+    Each correlation is over the models that have both metrics. It is NaN for fewer than three models, or if a metric is
+    the same for all of them.
 
     Args:
         scores: model -> metric -> score; a score that is missing, None or not finite counts as missing.
@@ -34,7 +34,7 @@ def correlation_matrix(scores: Mapping[str, Mapping[str, float | None]]) -> tupl
     for row, column in combinations_with_replacement(range(len(names)), 2):
         both = table[:, [row, column]]
         both = both[~np.isnan(both).any(axis=1)]
-        # A metric that differs by rounding alone is the same for all.
+        # A metric that only differs by rounding counts as the same.
         if len(both) >= MIN_MODELS and (np.ptp(both, axis=0) > 1e-12 * np.abs(both).max(axis=0)).all():
             matrix[row, column] = matrix[column, row] = 1.0 if row == column else np.corrcoef(both.T)[0, 1]
     return names, matrix

@@ -1,7 +1,7 @@
-"""What an owner of vectors can do to them before they are stored: noise, fewer dimensions, fewer bits.
+"""Defences applied to vectors before they are stored: noise, fewer dimensions, fewer bits.
 
-Each defence says what is stored, of which similarities are computed, and what somebody who has the stored vectors and
-knows the defence can feed to a decoder of whole ones.
+Each defence specifies the stored vectors, on which similarities are computed, and how an attacker who knows the defence
+restores them for a decoder of unchanged vectors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ KEPT_SHARES = (0.5, 0.25, 0.125)
 
 @dataclass(frozen=True)
 class Defence:
-    """A change of vectors.
+    """A change applied to vectors before they are stored.
 
     Args:
         kind: `"none"`, `"noise"`, `"pca"`, `"leading"`, `"int8"` or `"binary"`.
-        name: what tables call it.
+        name: its name in tables.
         num_bytes: size of a stored vector.
-        store: from whole vectors `(N, D)` to the stored ones as numbers, `(N, K)` float32.
-        restore: from the stored ones to what a decoder is fed, `(N, D)` float32.
+        store: maps vectors `(N, D)` to the stored ones, as numbers `(N, K)` float32.
+        restore: maps stored vectors to the decoder's input, `(N, D)` float32.
     """
 
     kind: str
@@ -42,15 +42,14 @@ def make_defences(
     kept_shares: Sequence[float] = KEPT_SHARES,
     seed: int = 0,
 ) -> list[Defence]:
-    """The defences of vectors of one embedder, none first.
+    """The defences for the vectors of one embedder, with "none" first.
 
     Args:
-        fitted_on: vectors `(N, D)` from which means, ranges and principal components are taken.
-        noise_levels: the length of Gaussian noise, as a share of the mean length of a vector.
-        kept_shares: the shares of the dimensions that are kept, by principal components and from the front. More
-            components than half of the rows of `fitted_on` are left out: they would restore these rows nearly as they
-            were.
-        seed: of the noise.
+        fitted_on: vectors `(N, D)` from which means, ranges and principal components are computed.
+        noise_levels: lengths of the Gaussian noise, as shares of the vectors' mean length.
+        kept_shares: shares of the dimensions to keep, by PCA and by truncation. PCA with more components than half of
+            the rows of `fitted_on` is left out, since it would restore these rows nearly unchanged.
+        seed: seed of the noise.
 
     Raises:
         ValueError: a level is not positive, or a share not between 0 and 1.
@@ -77,7 +76,7 @@ def check_levels(noise_levels: Sequence[float], kept_shares: Sequence[float]) ->
     """Checks the arguments of [`make_defences`].
 
     Raises:
-        ValueError: as there.
+        ValueError: as for [`make_defences`].
     """
     for level in noise_levels:
         if not 0 < level < np.inf:
@@ -92,7 +91,7 @@ def _same(vectors: np.ndarray) -> np.ndarray:
 
 
 def _noise(length: float, seed: int) -> Callable[[np.ndarray], np.ndarray]:
-    # One stream for all calls: equal texts get unequal noise.
+    # One random stream for all calls, so that equal texts get different noise.
     draws = np.random.default_rng(seed)
 
     def add(vectors: np.ndarray) -> np.ndarray:
@@ -132,7 +131,7 @@ def _int8(rows: np.ndarray) -> Defence:
 
 
 def _binary(rows: np.ndarray) -> Defence:
-    """The sign of each number; restored, it is the mean of the fitted numbers of that sign."""
+    """Stores the sign of each number; restores the mean of the dimension's fitted numbers with that sign."""
     positive = rows > 0
     counts = np.stack([(~positive).sum(axis=0), positive.sum(axis=0)])
     sums = np.stack([np.where(positive, 0, rows).sum(axis=0), np.where(positive, rows, 0).sum(axis=0)])

@@ -29,18 +29,18 @@ class DomainAlignment(Task):
     """The scores of Cifka 2018, sections 1.2.2 and 5.2.2, on pairs of texts from a domain A and a domain B.
 
     An affine map from the embeddings of A to those of B is learned on the training pairs (see [`fit_affine_map`]). Then
-    the embedding of each A of the test pairs is mapped, and the nearest embedding is sought among those of all A and
-    all B of the test pairs; it is correct where it is that of its own B.
+    each A of the test pairs is mapped, and its nearest embedding is sought among all A and all B of the test pairs; the
+    match is correct if it is the pair's own B.
 
-    Metrics, in percent: `incl_l2` and `incl_cosine` among all of them, the mapped text's own included, and `excl_l2`
-    and `excl_cosine` without that. The main metric is `incl_l2`, by which the paper orders its table.
+    Metrics, in percent: `incl_l2` and `incl_cosine` search all embeddings, including the text's own; `excl_l2` and
+    `excl_cosine` exclude it. The main metric is `incl_l2`, by which the paper orders its table.
 
     Args:
-        train, heldout, test: pairs of texts. The held-out pairs tell when to stop. Training pairs that share a text
-            with the others are dropped, and held-out pairs that share one with the test pairs.
+        train, heldout, test: pairs of texts. The held-out pairs are for early stopping. Training pairs that share a
+            text with the other sets are dropped, and held-out pairs that share one with the test pairs.
 
     Raises:
-        ValueError: a set has no pair that is left.
+        ValueError: a set has no pair left.
     """
 
     name = "domain-alignment"
@@ -64,7 +64,7 @@ class DomainAlignment(Task):
         return [text for side in self._sides() for text in side]
 
     def _sides(self) -> list[list[str]]:
-        """The A of the training pairs, their B, and so on."""
+        """The texts A of the training pairs, their B, then those of the held-out and of the test pairs."""
         return [[pair[side] for pair in pairs] for pairs in self.pairs.values() for side in (0, 1)]
 
     def data(self) -> Sequence[object]:
@@ -80,7 +80,7 @@ class DomainAlignment(Task):
         }
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
-        """Scores an encoder; `items` has the `correct` of `incl_l2`, one a test pair."""
+        """Scores an encoder; `items` holds `correct` by `incl_l2` for each test pair."""
         train_a, train_b, heldout_a, heldout_b, test_a, test_b = (
             np.asarray(embed(side), dtype=np.float32) for side in self._sides()
         )
@@ -88,7 +88,7 @@ class DomainAlignment(Task):
         mapped = fitted(test_a)
         pool = np.concatenate([test_a, test_b])
         own = np.arange(len(test_a))
-        # Two pairs may have the same B, of which the first is found.
+        # Texts are compared, not rows: pairs may share a B, and only its first row is found.
         texts = np.array([text for side in self._sides()[4:] for text in side], dtype=object)
         correct = {
             f"{kind}_{metric}": texts[nearest(mapped, pool, metric, excluded, device)] == texts[own + len(own)]
@@ -110,9 +110,9 @@ class DomainAlignment(Task):
 
 
 def load_domain_alignment_task(data_folder: str | os.PathLike[str]) -> DomainAlignment:
-    """Compressed sentences and the sentences that they come from (Filippova and Altun 2013).
+    """Loads pairs of compressed and original sentences (Filippova and Altun 2013).
 
-    Stands in for the compressions and headlines of Cifka 2018, whose scores must not stand beside these.
+    In place of the compressions and headlines of Cifka 2018; the scores are not comparable.
 
     Args:
         data_folder: the folder with `domain-alignment/sentence-compression.{train,heldout,test}.tsv.xz`.
@@ -155,18 +155,18 @@ def fit_affine_map(
 ) -> AffineMap:
     """Learns an affine map by Adam on the mean squared error, up to the best loss on held-out pairs.
 
-    The paper names the optimiser and the early stopping alone. Here: batches of 256 pairs, a learning rate of 0.3 / D
-    (0.003 at most), so that a step changes a prediction about as much for every D, and an end when the held-out loss
-    has not fallen by 1 in 10,000 for three epochs (300 at most). The map starts from zero on embeddings that are
-    centred and divided by one number for each side, so that the scale of an encoder does not change the learning rate;
-    single dimensions are not standardised.
+    The paper only specifies Adam and early stopping. Here: batches of 256 pairs; a learning rate of 0.3 / D (0.003 at
+    most), so that a step changes a prediction about as much for every D; and a stop when the held-out loss has not
+    fallen by 1 in 10,000 for three epochs (300 at most). The map starts from zero, on embeddings that are centred and
+    divided by one scale per side, so that the scale of an encoder does not affect the learning rate; dimensions are not
+    standardised individually.
 
     Args:
         sources: `(N, D)` training embeddings of domain A.
-        targets: `(N, E)` those of their counterparts in domain B.
+        targets: `(N, E)` embeddings of their counterparts in domain B.
         heldout_sources, heldout_targets: `(M, D)` and `(M, E)`.
-        seed: of the order of the training pairs.
-        device: where it is computed, by default the CPU.
+        seed: seed of the order of the training pairs.
+        device: torch device (default: the CPU).
     """
     device = torch.device(device or "cpu")
     source_mean, source_scale = _statistics(sources)
@@ -193,7 +193,7 @@ def fit_affine_map(
 def _best_map(
     x: torch.Tensor, y: torch.Tensor, heldout_x: torch.Tensor, heldout_y: torch.Tensor, seed: int
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], int, float]:
-    """Weight and bias of the epoch of the lowest held-out loss, its number, and that loss."""
+    """Weight and bias at the epoch with the lowest held-out loss, that epoch, and that loss."""
     weight = torch.zeros(x.shape[1], y.shape[1], device=x.device, requires_grad=True)
     bias = torch.zeros(y.shape[1], device=x.device, requires_grad=True)
     is_fused = x.device.type in ("cpu", "cuda")
@@ -220,7 +220,7 @@ def _best_map(
 
 
 def _statistics(vectors: np.ndarray) -> tuple[np.ndarray, float]:
-    """The mean `(D,)`, and the root mean square of the deviations over all dimensions, or 1 where there are none."""
+    """The mean `(D,)`, and the root mean square of the deviations over all dimensions, or 1 if that is 0."""
     mean = vectors.mean(axis=0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((vectors - mean) ** 2)))
     return mean, scale or 1.0

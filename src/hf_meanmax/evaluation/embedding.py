@@ -1,4 +1,4 @@
-"""Texts to checked embeddings, from any sentence encoder or from files of embeddings."""
+"""Checked embeddings of texts, from any sentence encoder or from files."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ CACHE_BYTES = 1_500_000_000
 
 
 class Embedder:
-    """Calls a sentence encoder for distinct texts only, checks what it gives, and remembers it for a while.
+    """Wraps a sentence encoder: encodes each distinct text once, checks the vectors and caches them.
 
     Args:
         encoder: an object with `encode(list[str])` (a SentenceTransformer, for instance, an [`EmbeddingFile`][]), or a
-            callable that takes a list of texts. It gives `(n, D)` numbers: an array, a torch tensor on any device and
+            callable that takes a list of texts. It returns `(n, D)` numbers: an array, a torch tensor on any device and
             of any precision, or a list of n vectors.
-        name: what tables and errors call it.
-        key: identifies the encoder's function, so that results can be kept; by default `encoder_key`, which knows
-            SentenceTransformers and objects with a `key`. None: nothing is kept between runs.
-        batch_size: texts of one forward pass: given to an `encode` that takes a `batch_size`, and otherwise how many
-            texts the encoder gets at a time.
+        name: its name in tables and errors.
+        key: fingerprint of the encoder, under which results are cached; default: `encoder_key`, which supports
+            SentenceTransformers and objects with a `key`. Without one nothing is cached between runs.
+        batch_size: passed to an `encode` that takes a `batch_size`; otherwise the number of texts per call of the
+            encoder.
         show_progress: show a progress bar.
-        unit_length: scale every vector to unit length, for encoders that are compared as they are searched with.
-        cache_bytes: memory for embeddings that were asked for before. The least recently used go first.
+        unit_length: scale every vector to unit length, to compare encoders as they are used in search.
+        cache_bytes: memory for cached embeddings; the least recently used are dropped first.
 
     Attributes:
         dimension: D, None before the first call.
         key: see above.
-        keep: the only texts worth remembering, None for all.
-        encoded: how many texts the encoder has encoded; an evaluation counts from 0.
-        truncated: how many of them the length limit of a SentenceTransformer has cut.
-        seconds: how long that took.
+        keep: the texts to cache, None for all.
+        encoded: number of texts that were encoded, since the start of an evaluation.
+        truncated: number of these that a SentenceTransformer cut at its length limit.
+        seconds: seconds spent encoding.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Embedder:
             `(n, D)` float32, finite; the caller may change it.
 
         Raises:
-            ValueError: the encoder gave no matrix of numbers with a row a text, a number that is not finite, or a
-                dimension other than before. The message names the encoder and the first text concerned.
+            ValueError: the encoder returned no matrix of numbers with a row per text, a number that is not finite, or
+                another dimension than before. The message names the encoder and the first text concerned.
         """
         texts = list(texts)
         first: dict[str, int] = {}
@@ -109,13 +109,13 @@ class Embedder:
             if text in self._kept:
                 result[index] = self._kept[text]
                 self._kept.move_to_end(text)
-        # Longest first: texts of like length share a batch, and too little memory shows at once.
+        # Longest first: texts of similar length share a batch, and a lack of memory shows at once.
         order = sorted(missing, key=len, reverse=True)
         is_shown = self.show_progress and len(order) > self._chunk
         bar_options = {"desc": f"embed ({self.name})", "unit": " texts", "leave": False, "disable": not is_shown}
         for part in in_blocks(order, self._chunk, **bar_options):
             vectors = self._embed(part)
-            # How many numbers a vector has is not known before the first ones.
+            # The dimension is only known from the first vectors.
             if vectors.shape[1] != result.shape[1]:
                 result = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
             result[[first[text] for text in part]] = vectors
@@ -130,8 +130,8 @@ class Embedder:
         return result
 
     def refresh(self) -> None:
-        """Counts from 0 again, and forgets what was embedded before a SentenceTransformer was changed, by training for
-        instance."""
+        """Resets the counts, and clears the cache of a SentenceTransformer that may have changed, for instance by
+        training."""
         self.encoded, self.truncated, self.seconds = 0, 0, 0.0
         if is_sentence_transformer(self.encoder):
             before, self.key = self.key, self._find_key()
@@ -143,13 +143,13 @@ class Embedder:
         return f"{key}, unit length" if self.unit_length and key is not None else key
 
     def clear(self) -> None:
-        """Forgets all remembered embeddings, and which texts were worth it."""
+        """Clears the cache, and the choice of texts to cache."""
         self._kept.clear()
         self.keep = None
         self.dimension = None
 
     def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:
-        """The encoder as a function, and how many texts one call gets."""
+        """The encoder as a function, and the number of texts per call."""
         encoder, size = self.encoder, self.batch_size
         if not hasattr(encoder, "encode"):
             if not callable(encoder):
@@ -160,7 +160,7 @@ class Embedder:
             return encoder, size
         if isinstance(encoder, EmbeddingFile):
             return encoder.encode, 2**20  # each call may read whole files
-        # One that makes its own batches gets many at a time, which costs it less.
+        # An encoder that makes its own batches gets many texts per call, which is faster.
         if is_sentence_transformer(encoder):
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
@@ -170,7 +170,7 @@ class Embedder:
     def _embed(self, texts: list[str]) -> np.ndarray:
         start = time.perf_counter()
         vectors = self._checked(self._encode(list(texts)), texts)
-        if not isinstance(self.encoder, EmbeddingFile):  # reading is no encoding, and has no speed of it
+        if not isinstance(self.encoder, EmbeddingFile):  # reading files does not count as encoding
             self.seconds += time.perf_counter() - start
             self.encoded += len(texts)
         if is_sentence_transformer(self.encoder):
@@ -205,7 +205,7 @@ class EmbeddingFile:
 
     Args:
         source: a .npy, .safetensors or .parquet file, or a folder of `encode`.
-        sentences: the file that `write_sentences` wrote, and that the embeddings were made from.
+        sentences: the file written by `write_sentences`, from which the embeddings were made.
 
     Attributes:
         key: hash of texts and embeddings.
@@ -268,7 +268,7 @@ def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
 
 
 def read_sentences(path: str | os.PathLike[str]) -> list[str]:
-    """The texts of a file of [`write_sentences`], whose order tells whether it is as it was written.
+    """The texts of a file written by [`write_sentences`], whose order is checked.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -286,7 +286,7 @@ def read_sentences(path: str | os.PathLike[str]) -> list[str]:
 
 
 def encoder_key(encoder: object) -> str | None:
-    """Identifies what an encoder computes: its own `key`, or a hash of a SentenceTransformer's weights and settings.
+    """Fingerprint of an encoder: its own `key`, or a hash of a SentenceTransformer's weights and settings.
 
     None for any other encoder, and for one whose weights are not torch's.
     """
@@ -296,7 +296,7 @@ def encoder_key(encoder: object) -> str | None:
     if not is_sentence_transformer(encoder):
         return None
     if not encoder.state_dict() and not hasattr(encoder[0], "exported_weights"):
-        # A backend other than torch does not show its weights.
+        # Backends other than torch do not expose their weights.
         return None
     # Two models of equal weights may still differ by their configuration (heads, activations).
     found = [getattr(module, "config", None) for module in encoder.modules()]
@@ -306,7 +306,7 @@ def encoder_key(encoder: object) -> str | None:
 
 
 def config_settings(config: PretrainedConfig) -> Json:
-    """What a transformers configuration says of the model, and not of where it lies or which version wrote it."""
+    """The settings of a transformers configuration, without its path and the version that wrote it."""
     ignored = ("_name_or_path", "transformers_version", "auto_map")
     return {name: value for name, value in config.to_dict().items() if name not in ignored}
 

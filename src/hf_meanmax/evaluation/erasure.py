@@ -1,8 +1,8 @@
 """Which parts of an embedding a task needs: accuracy when latent rows or single dimensions are erased.
 
-Follows Cifka 2018, section 5.4.3. There, classifiers are trained anew without each dimension, on settings so short that
-many dimensions seem to do harm. Here, rows are erased with classifiers that are fitted anew, and dimensions in one
-fitted classifier.
+Follows Cifka 2018, section 5.4.3, where classifiers are retrained without each dimension, so briefly that many
+dimensions seem to do harm. Here, classifiers are refitted without each row, and dimensions are erased in one fitted
+classifier.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def erase_rows(
         labels: their labels `(N,)`, of any sortable kind.
         test: embeddings `(M, L * d)` float32 to score.
         gold: their labels `(M,)`.
-        rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
-        device: where classifiers are fitted, by default the CPU.
+        rows: L, the number of latent rows in an embedding; 2 or more.
+        device: torch device (default: the CPU).
 
     Returns:
-        Percent: `accuracy` of the whole embedding, `without` each row, of each row alone (`only`), the points that are
-        lost without it (`absolute`, equation 5.2; negative where it does harm), and these in percent of the accuracy
-        (`relative`, equation 5.3; None where that is 0).
+        In percent: the `accuracy` of the whole embedding, `without` each row and of each row alone (`only`); the loss
+        without each row in points (`absolute`, equation 5.2; negative where the row does harm), and relative to the
+        accuracy (`relative`, equation 5.3; None if the accuracy is 0).
 
     Raises:
-        ValueError: `rows` is below 2 or fits no embedding, or labels are of one class only.
+        ValueError: `rows` is below 2 or does not divide the dimension, or all labels are of one class.
     """
     if rows < 2:
         raise ValueError(f"rows is {rows}; without the only row nothing is left. Give 2 or more.")
@@ -59,7 +59,7 @@ def erase_rows(
         return 100 * float(np.mean(fitted.predict(test[:, columns])[0] == gold))
 
     without = np.array([accuracy(row_of_column != row) for row in range(rows)])
-    # Of two rows, each is what the other leaves.
+    # With two rows, each is what remains without the other.
     only = without[::-1].copy() if rows == 2 else np.array([accuracy(row_of_column == row) for row in range(rows)])
     whole = accuracy(row_of_column >= 0)
     return {"accuracy": whole, **_losses(whole, without), "only": only.tolist()}
@@ -74,15 +74,15 @@ def erase_dimensions(
 ) -> Json:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
 
-    The classifier is fitted once: its logits change by the dimension's own share alone. Arguments, result and errors
-    are those of [`erase_rows`], but for `mean_absolute`, the mean over dimensions (figure 5.13), in place of `only`.
+    The classifier is fitted once, and each dimension's share is subtracted from its logits. Arguments, result and
+    errors are as for [`erase_rows`], with `mean_absolute`, the mean over dimensions (figure 5.13), in place of `only`.
     """
     size = train.shape[1]
     fitted = fit_logistic_regressions(train, labels, None, _C, device=device)
     weights = fitted.coefficients[0].cpu().numpy()  # (K, D)
     logits = fitted.decision(test)[:, 0].cpu().numpy()  # (M, K)
     deviations = test - train.mean(axis=0, dtype=np.float64).astype(np.float32)
-    # A label that the classifier never saw is number -1, which no class has.
+    # Labels unknown to the classifier become -1, which matches no class.
     classes = {label: number for number, label in enumerate(fitted.classes.tolist())}
     numbers = np.array([classes.get(label, -1) for label in gold.tolist()])
     without = np.empty(size)
@@ -96,12 +96,12 @@ def erase_dimensions(
 
 
 def _losses(accuracy: float, without: np.ndarray) -> Json:
-    """What is lost of an accuracy, in percent, without each part."""
+    """Accuracies without each part, and their absolute and relative losses, in percent."""
     absolute = accuracy - without
     relative = (100 * absolute / accuracy).tolist() if accuracy > 0 else [None] * len(without)
     return {"without": without.tolist(), "absolute": absolute.tolist(), "relative": relative}
 
 
 def _classes_of(logits: np.ndarray) -> np.ndarray:
-    """Class numbers `(M, ...)` of logits `(M, K, ...)`; one logit is that of the second of two classes."""
+    """Class numbers `(M, ...)` of logits `(M, K, ...)`; a single logit belongs to the second of two classes."""
     return (logits[:, 0] > 0).astype(np.int64) if logits.shape[1] == 1 else logits.argmax(axis=1)

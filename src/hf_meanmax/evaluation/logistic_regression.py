@@ -1,7 +1,7 @@
 """Many L2-regularised logistic regressions on the same features, fitted together.
 
-A cross-validation fits one classifier for each fold and each strength on rows of one matrix. Here they are the columns
-of one problem: an iteration is two matrix products for all of them.
+A cross-validation fits one classifier for each fold and each strength, on rows of one matrix. Here they are columns of
+one problem, and an iteration takes two matrix products for all of them.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def fit_logistic_regressions(
     Each minimises what scikit-learn's `LogisticRegression(C=C)` does: `||W||^2 / 2` plus `C` times the sum of the cross
     entropies, intercept not penalised, softmax over the classes if there are more than two. The method is nonlinear
     conjugate gradients with a nearly exact line search, preconditioned for each strength by the mean Hessian of its
-    problems, which is formed anew when the iterations since have cost as much.
+    problems, which is recomputed once the iterations since have cost as much.
 
     Args:
         features: `(N, D)` float32 array or tensor.
         labels: `(N,)` of any sortable kind.
         masks: `(P, N)` bool: the training rows of each problem; None for all rows.
         C: `(P,)` inverse strengths, positive.
-        device: where it is computed; by default where `features` is, if a tensor, else the CPU.
-        tolerance: a problem is done when the excess of its mean loss over the minimum (nats, by the Newton decrement)
-            is estimated to be below this.
-        max_iterations: of all problems together.
+        device: torch device (default: that of `features` if it is a tensor, else the CPU).
+        tolerance: a problem has converged when the excess of its mean loss over the minimum (nats, estimated by the
+            Newton decrement) is below this.
+        max_iterations: iterations of all problems together.
 
     Raises:
         ValueError: shapes that do not fit together, a `C` that is not positive, features that are not finite, or a mask
@@ -108,9 +108,9 @@ def fit_logistic_regressions(
 
 
 class _Span:
-    """The features in N coordinates where there are fewer rows N than dimensions D.
+    """The features in N coordinates, if there are fewer rows N than dimensions D.
 
-    A penalised solution lies in the span of the rows, and depends on their inner products alone.
+    A penalised solution lies in the span of the rows, and only depends on their inner products.
     """
 
     def __init__(self, rows: torch.Tensor) -> None:
@@ -120,7 +120,7 @@ class _Span:
         if count < size:
             self.mean = rows.mean(dim=0)
             self.centred = rows - self.mean
-            # Centred rows are not independent, and a jitter far below the penalty makes up for it.
+            # Centred rows are linearly dependent; a jitter far below the penalty makes the matrix invertible.
             self.rows = _cholesky(self.centred @ self.centred.T, 1e-7)
 
     def coefficients(self, weights: torch.Tensor) -> torch.Tensor:
@@ -131,9 +131,9 @@ class _Span:
 
 
 def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
-    """The Cholesky factor of a matrix with as little added to its diagonal, relative to its mean, as lets it exist.
+    """The Cholesky factor of a matrix, with the first jitter on its diagonal for which the factor exists.
 
-    `matrix` is changed.
+    `matrix` is changed. The jitter is relative to the mean of the diagonal, and grows tenfold with each attempt.
 
     Raises:
         ValueError: it is not finite.
@@ -142,7 +142,7 @@ def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
     scale = float(diagonal.mean())
     if not math.isfinite(scale):
         raise ValueError("The features are too large: their squares are no float32 numbers. Scale the embeddings down.")
-    # Rows that are all alike leave a matrix of zeros.
+    # Identical rows give a matrix of zeros.
     jitter *= scale or 1.0
     while True:
         diagonal += jitter
@@ -153,7 +153,7 @@ def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
 
 
 def as_tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
-    """Float32 on a device, by default where `features` are if they are a tensor, else on the CPU."""
+    """Converts features to a float32 tensor on a device (default: that of a tensor, else the CPU)."""
     tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
     return tensor.to(device=device or tensor.device, dtype=torch.float32)
 
@@ -177,13 +177,13 @@ def _check(rows: torch.Tensor, labels: np.ndarray, masks: np.ndarray, C: np.ndar
 
 
 class _Problem:
-    """The shared data. Columns of W `(D + 1, columns)` are problem by problem, `outputs` (1 or K) of each; its last row
-    is the intercept of the centred features."""
+    """Data and operations of all problems. W `(D + 1, columns)` has `outputs` (1 or K) adjacent columns for each
+    problem; its last row is the intercept of the centred features."""
 
     def __init__(
         self, rows: torch.Tensor, targets: torch.Tensor, *, share: torch.Tensor, decay: torch.Tensor, classes: int
     ) -> None:
-        """`share` `(N, P)`: each row's weight in the mean loss; `decay` `(P,)`: of the penalty beside the mean loss."""
+        """`share` `(N, P)`: each row's weight in the mean loss; `decay` `(P,)`: the penalty's weight."""
         device = rows.device
         self.rows, self.classes, self.labels = rows, classes, targets.to(device)
         self.outputs = 1 if classes == 2 else classes
@@ -194,17 +194,17 @@ class _Problem:
         )
         self.share, self.decay = share.to(device).contiguous(), decay.to(device)
         self.mean = self.share.mean(dim=1) @ rows
-        # Folds differ by a few rows: one factor serves all whose decay is within a few per cent.
+        # Folds differ by a few rows: problems whose decay differs by a few per cent share one factor.
         keys = (self.decay.log() / np.log(1.1)).round()
         self.groups = [(keys == key).nonzero().squeeze(1) for key in keys.unique()]
         self.step = -(-len(rows) // _PRECONDITIONER_ROWS)
         self.factors: list[torch.Tensor] = []
 
     def common_start(self, max_iterations: int) -> torch.Tensor:
-        """Weights to start from.
+        """Initial weights; also sets the first preconditioners.
 
-        The folds of one strength have nearly one solution: that of their mean loss, which is found at the price of one
-        fold, as is a preconditioner for all of them.
+        The folds of one strength have nearly the same solution: the minimum of their mean loss, which costs as much as
+        one fold. One preconditioner serves all of them.
         """
         hessian = self._hessian(_CURVATURE * self.share[:: self.step].mean(dim=1))
         self.factors = [self._factor(hessian, group) for group in self.groups]
@@ -225,7 +225,7 @@ class _Problem:
         return weights
 
     def _hessian(self, curvature: torch.Tensor) -> torch.Tensor:
-        """The loss's Hessian `(D + 1, D + 1)` where each row of the sample has the given curvature."""
+        """The loss's Hessian `(D + 1, D + 1)` for the given curvature of each row of the sample."""
         sample = self.rows[:: self.step] - self.mean
         curvature = curvature * (len(self.rows) / len(sample))
         size = sample.shape[1]
@@ -237,13 +237,13 @@ class _Problem:
         return hessian
 
     def _factor(self, hessian: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-        """The Cholesky factor of the Hessian that a group of problems shares, with its penalty."""
+        """The Cholesky factor of a group's shared Hessian with its penalty."""
         penalised = hessian.clone()
         penalised.diagonal()[:-1] += float(self.decay[group].mean())
         return _cholesky(penalised, 1e-6)
 
     def refactor(self, logits: torch.Tensor, active: torch.Tensor) -> None:
-        """Forms the preconditioners of the problems that still move from the curvature at their logits."""
+        """Recomputes the preconditioners of the active problems from the curvature at their logits."""
         probabilities = self.probabilities(logits[:: self.step])
         curvature = (probabilities * (1 - probabilities)).mean(dim=2) * self.share[:: self.step, active]
         for number, group in enumerate(self.groups):
@@ -252,14 +252,14 @@ class _Problem:
                 self.factors[number] = self._factor(self._hessian(curvature[:, here].mean(dim=1)), group)
 
     def costs(self, active: int) -> tuple[float, float]:
-        """About how many operations an iteration and a refactoring take; thin products run as slowly as wider ones."""
+        """Approximate operations of an iteration and of a refactoring; fewer than 64 columns cost as much as 64."""
         count, size = self.rows.shape
         columns = active * self.outputs
         iteration = 4.0 * count * size * max(columns, 64) + 2.0 * size * size * columns
         return iteration, len(self.groups) * (2.0 * min(count, _PRECONDITIONER_ROWS) * size**2 + size**3 / 3)
 
     def precondition(self, gradient: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-        """Applies the inverse Hessians of their groups to a gradient `(D + 1, columns of the active problems)`."""
+        """Applies each group's inverse Hessian to a gradient `(D + 1, columns of the active problems)`."""
         result = torch.empty_like(gradient)
         for group, factor in zip(self.groups, self.factors, strict=True):
             columns = self.columns(torch.isin(active, group).nonzero().squeeze(1))
@@ -292,8 +292,8 @@ class _Problem:
 def _minimise(
     problem: _Problem, weights: torch.Tensor, tolerance: float, max_iterations: int, between: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights, and which problems converged. The preconditioner is formed anew after `between` iterations,
-    by default when those since the last have cost as much."""
+    """Returns the weights, and which problems converged. The preconditioner is recomputed every `between` iterations,
+    by default once the iterations since the last time have cost as much."""
     weights = weights.clone()
     converged = torch.zeros(len(problem.decay), dtype=torch.bool, device=problem.rows.device)
     state = _State(problem, weights)
@@ -305,7 +305,7 @@ def _minimise(
             weights[:, problem.columns(state.active)] = state.weights
             if done.all() or iterations == max_iterations:
                 return weights, converged
-        # Those that are done are dropped once they are a tenth, since the matrices are copied for it.
+        # Converged problems are dropped once they are a tenth, since dropping them copies the matrices.
         if done.sum() * 10 >= len(done):
             state.keep((~done).nonzero().squeeze(1))
         iteration, refactoring = problem.costs(len(state.active))
@@ -317,7 +317,7 @@ def _minimise(
 
 
 class _State:
-    """The problems that still move: weights, logits, gradient and search direction."""
+    """The active problems: weights, logits, gradient and search direction."""
 
     decrement: torch.Tensor
 
@@ -369,7 +369,7 @@ class _State:
         self.logits.addcmul_(change, length)
         old_gradient, old_decrement = self.gradient, self.decrement
         self._gradient()
-        # Polak and Ribiere's choice, which restarts by itself where it would be negative.
+        # The Polak-Ribiere formula, where clamping at 0 restarts the search.
         overlap = self._dot(old_gradient, self.scaled)
         beta = ((self.decrement - overlap) / old_decrement.clamp_min(1e-30)).clamp_min(0)
         self.direction.mul_(beta.repeat_interleave(outputs)).sub_(self.scaled)

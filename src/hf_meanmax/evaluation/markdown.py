@@ -9,7 +9,7 @@ _MARKUP = re.compile(r"[\\`*_\[<~$&]")
 
 
 def markdown_text(text: str) -> str:
-    """A text that is shown as it is: what Markdown, or GitHub's mathematics, would read as markup is escaped."""
+    """Escapes a text for Markdown, including GitHub's mathematics."""
     return _MARKUP.sub(r"\\\g<0>", text)
 
 
@@ -17,9 +17,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: 
     """A table, without a line break at its end.
 
     Args:
-        header: of the columns.
-        rows: of cells in Markdown (see [`markdown_text`]); pipes are escaped here, and line breaks become spaces.
-        align: a letter a column, `l` or `r`; by default all are aligned to the left.
+        header: names of the columns.
+        rows: rows of cells in Markdown (see [`markdown_text`]); pipes are escaped here, and line breaks become spaces.
+        align: one letter per column, `l` (left) or `r` (right); default: left.
     """
     marks = "|".join({"l": "---", "r": "---:"}[letter] for letter in align or "l" * len(header))
     lines = [_line(header), f"|{marks}|", *map(_line, rows)]

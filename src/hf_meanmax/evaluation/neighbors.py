@@ -11,7 +11,7 @@ from hf_meanmax.fields import check_choice
 METRICS = ("l2", "cosine")
 _BLOCK = 512
 _CANDIDATES = 8
-# Nearest others of a text of which two encoders share some.
+# Number of neighbours of a text that are compared between two encoders.
 _COMPARED = 10
 
 
@@ -24,15 +24,15 @@ def nearest(
 ) -> np.ndarray:
     """The row of the pool that is nearest to each query.
 
-    Candidates come from products in float32; the choice among them is made by their distances in float64. Of a few
-    equally near candidates the first row wins, of many any. A vector of zeros has the cosine 0 with every other.
+    Candidates come from products in float32; the choice among them is made by their distances in float64. Among a few
+    equally near rows the first wins, among many any. A vector of zeros has the cosine 0 with every other.
 
     Args:
         queries: `(n, D)`.
         pool: `(m, D)`.
         metric: `"l2"` or `"cosine"`.
-        excluded: `(n,)` the row that each query must not find, or None.
-        device: where the products are computed, by default the CPU.
+        excluded: `(n,)` the row to exclude for each query, or None.
+        device: torch device of the products (default: the CPU).
 
     Returns:
         `(n,)` int64.
@@ -52,7 +52,7 @@ def nearest(
         # Distances do not depend on the origin, the precision of the products does.
         center = pool.mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = torch.from_numpy(pool - center).to(device or "cpu", torch.float32)
-    # Unit rows need none, and a row of zeros must not come nearer by it.
+    # The squares of unit rows are equal, and a row of zeros must not count as nearer.
     squares = rows.square().sum(dim=1) if metric == "l2" else rows.new_zeros(len(rows))
     result = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), _BLOCK):
@@ -61,7 +61,7 @@ def nearest(
         if excluded is not None:
             places = torch.from_numpy(np.asarray(excluded[start : start + _BLOCK], dtype=np.int64)).to(rows.device)
             distances.scatter_(1, places.unsqueeze(1), torch.inf)
-        # With one excluded, all the others must still be able to be candidates.
+        # Never so many candidates that the excluded row becomes one.
         count = min(_CANDIDATES, len(pool) - (excluded is not None))
         candidates = np.sort(distances.topk(count, largest=False).indices.cpu().numpy(), axis=1)
         found, own = pool[candidates].astype(np.float64), part[:, None].astype(np.float64)
@@ -71,8 +71,8 @@ def nearest(
 
 
 def shared_neighbors(first: np.ndarray, second: np.ndarray) -> float:
-    """How far two encoders agree on which texts are near: the mean share of a text's ten nearest others by cosine that
-    are the same in both spaces, of all others where there are fewer.
+    """The overlap of two encoders' neighbourhoods: the mean share of each text's ten nearest other texts by cosine (all
+    others if there are fewer) that are the same in both spaces.
 
     Args:
         first: vectors `(N, D)` of the texts.

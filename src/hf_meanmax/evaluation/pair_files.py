@@ -13,11 +13,11 @@ def read_pairs(path: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
 
     Args:
         path: the file.
-        columns: what first and second are, for the messages.
+        columns: names of the two columns, for error messages.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: there is no pair, the file is damaged or not UTF-8, or a line is no pair; with its number.
+        ValueError: there is no pair, the file is damaged or not UTF-8, or a line is not a pair (with its number).
     """
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {str(path)!r}.")

@@ -1,4 +1,4 @@
-"""Clusters of paraphrases: are texts of one meaning close together and far from those of another?"""
+"""Clusters of paraphrases: are texts of one meaning close together and far from other texts?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SEED, REPEATS = 0, 3  # of the draws of held-out texts
 
-# Where the points of a cluster are equal in float32, the Davies-Bouldin index is zero and its inverse infinite.
+# If the points of every cluster coincide in float32, the Davies-Bouldin index is zero and its inverse infinite.
 _LEAST_INDEX = float(np.finfo(np.float32).eps)
 # Ledoit and Wolf's estimate can be zero, and the covariance of few points then has no inverse.
 _LEAST_SHRINKAGE = 1e-4
@@ -29,20 +29,20 @@ _LEAST_SHRINKAGE = 1e-4
 class ParaphraseClusters(Task):
     """The scores of Cifka 2018, sections 1.2.4 and 5.2.1, on texts grouped by meaning.
 
-    Metrics, all the higher the better:
+    Metrics, higher is better:
         `lda_accuracy`: percent of the held-out texts that a linear discriminant analysis, fitted on the others, assigns
             to their cluster (see [`lda_predict`]); mean over three draws of the held-out texts.
-        `nearest_l2`, `nearest_cosine`: percent of the texts whose nearest other text is of the same cluster.
+        `nearest_l2`, `nearest_cosine`: percent of the texts whose nearest other text is in the same cluster.
         `inverse_davies_bouldin`: 1 / the Davies-Bouldin index, at most 2^23.
 
     The main metric is `nearest_cosine`, which the paper prefers to L2 (section 5.3.3). The paper orders its table by
     the mean of all four, which adds percentages to an index.
 
-    A text that occurs in two clusters stays in both, as two pictures may have the same caption; it cannot be right in
-    both. `details` counts such texts.
+    A text may occur in two clusters, as two pictures may have the same caption; it cannot be correct in both. `details`
+    counts such texts.
 
     Args:
-        rows: pairs of a cluster and a text; those of a cluster need not be together.
+        rows: pairs of a cluster and a text; a cluster's pairs need not be adjacent.
 
     Raises:
         ValueError: a cluster has one text only, or there are fewer than two clusters.
@@ -80,9 +80,9 @@ class ParaphraseClusters(Task):
         return {"held_out": "one", "seed": SEED, "repeats": REPEATS}
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
-        """Scores an encoder; `items` has the `correct` of `nearest_cosine` and the `cluster`, one a text.
+        """Scores an encoder; `items` holds `correct` by `nearest_cosine`, and `cluster`, for each text.
 
-        `device` computes the neighbours; the rest is done on the CPU.
+        Only the neighbours are computed on `device`.
         """
         vectors = np.asarray(embed(self.texts), dtype=np.float32)
         labels = self.labels
@@ -106,7 +106,7 @@ class ParaphraseClusters(Task):
                 "inverse_davies_bouldin": inverse_davies_bouldin(vectors, labels),
             },
             main=self.main_metric,
-            # The texts of a cluster are right by one another.
+            # For the bootstrap: the texts of a cluster are not independent, since they are each other's neighbours.
             items={"correct": correct["cosine"].astype(np.float64), "cluster": labels},
             num_test=len(labels),
             details={
@@ -118,7 +118,7 @@ class ParaphraseClusters(Task):
         )
 
     def held_out_masks(self) -> list[np.ndarray]:
-        """The texts `(n,)` of each draw that the discriminant analysis does not see, one of each cluster."""
+        """A mask `(n,)` of held-out texts for each draw, one text of each cluster."""
         draw = np.random.default_rng(SEED)
         members = [np.flatnonzero(self.labels == cluster) for cluster in range(self.labels.max() + 1)]
         masks = []
@@ -131,9 +131,9 @@ class ParaphraseClusters(Task):
 
 
 def load_paraphrase_task(data_folder: str | os.PathLike[str]) -> ParaphraseClusters:
-    """The caption clusters of Multi30k (five descriptions of a picture), which stand in for those of COCO.
+    """Loads the caption clusters of Multi30k (five descriptions of a picture), in place of those of COCO.
 
-    Those of the test set: the training captions occur in Multi30k's translations, which models may be trained on.
+    Only the test set: the training captions occur in Multi30k's translations, on which models may be trained.
 
     Args:
         data_folder: the folder with `paraphrases/multi30k-captions.test.tsv.xz`.
@@ -146,13 +146,13 @@ def load_paraphrase_task(data_folder: str | os.PathLike[str]) -> ParaphraseClust
 
 
 def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, float]:
-    """Linear discriminant analysis: fits, and assigns points to classes.
+    """Fits a linear discriminant analysis and assigns points to classes.
 
-    Predicts as scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s)`, without its covariance for each
-    class: one for all 1,000 classes of four points each takes seconds. s is Ledoit and Wolf's estimate from the points'
-    deviations from their class means, at least 1e-4, since with few points a class and thousands of dimensions the
-    covariance is close to singular or worse. Deviations of zero count as a covariance of one, so that the nearest class
-    mean wins.
+    Predicts as scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s)`, but computes one covariance for
+    all classes instead of one for each: 1,000 classes of four points each take seconds. s is Ledoit and Wolf's estimate
+    from the points' deviations from their class means, at least 1e-4, since with few points a class and thousands of
+    dimensions the covariance is close to singular or worse. If all deviations are zero, the covariance is the identity,
+    so that the nearest class mean wins.
 
     Args:
         features: `(N, D)`.
@@ -185,14 +185,14 @@ def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> t
 
 
 def inverse_davies_bouldin(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """1 / scikit-learn's `davies_bouldin_score`: 0 where all clusters have one centre, at most 2^23."""
+    """1 / scikit-learn's `davies_bouldin_score`: 0 if all clusters have the same centre, at most 2^23."""
     from sklearn.metrics import davies_bouldin_score
 
     points = vectors - vectors.mean(axis=0, dtype=np.float64)
     scale = math.sqrt(float(np.mean(points**2)))
     if scale == 0:
         return 0.0
-    # scikit-learn takes distances below 1e-8 for zero; the index itself knows no scale.
+    # scikit-learn treats distances below 1e-8 as zero, although the index does not depend on the scale.
     points /= scale
     if np.allclose(_class_means(points, labels), 0):
         return 0.0

@@ -1,7 +1,7 @@
-"""Scores that others have published, with their sources, to stand beside measured ones.
+"""Published scores of other encoders, with their sources, for comparison with measured ones.
 
-Their encoders were trained on other text, and with other word vectors, than those of this package: they show what the
-field has reached, and are no controls.
+These encoders were trained on other text and with other word vectors than this package's: they show what the field has
+reached, and are no controls.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import yaml
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """What a publication says of one encoder.
+    """The published scores of one encoder.
 
     Args:
         name: the encoder.
         group: how it was trained.
         source: where the numbers are from.
         scores: metrics by task, in the units of [`~hf_meanmax.evaluation.tasks.TaskResult`].
-        dimension: of its embeddings, None where the source does not say.
+        dimension: dimension of its embeddings, None if not published.
         averages: `macro_8`, `micro_8` and the like over 6, 7 or 8 tasks, in percent.
     """
 
@@ -37,12 +37,12 @@ class PublishedRow:
 
 @cache
 def published_rows(part: str = "senteval") -> list[PublishedRow]:
-    """The rows of published.yaml: the published controls first, then what was trained without labels, then with them.
+    """The rows of published.yaml: controls first, then encoders trained without labels, then with labels.
 
     Args:
-        part: `"senteval"`, or `"intrinsic"`: the thesis's scores on sets of its own (paraphrases of HyTER and COCO,
-            headlines and compressions). No score of this package is on these sets, so none belongs into a table with
-            them.
+        part: `"senteval"`, or `"intrinsic"`: the scores of Cifka 2018 on sets of its own (paraphrases of HyTER and
+            COCO, headlines and compressions). This package has no scores on these sets, so show them in a separate
+            table.
     """
     content = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     return [
@@ -59,7 +59,7 @@ def published_rows(part: str = "senteval") -> list[PublishedRow]:
 
 
 def _metrics(task: str, scores: float | list[float] | dict[str, float]) -> dict[str, float]:
-    """One or two numbers by the names of SentEval's metrics; others have their names."""
+    """Names one or two numbers by SentEval's metrics; a dict has its own names."""
     if isinstance(scores, dict):
         return scores
     names = ("pearson", "spearman") if task.startswith("STS") or task == "SICK-R" else ("accuracy", "f1")

@@ -1,7 +1,7 @@
-"""How well a text comes back from its embedding: BLEU and its kin, exact matches, teacher-forced accuracy.
+"""Reconstruction scores of autoencoders: BLEU, chrF and ROUGE, exact matches, teacher-forced accuracy.
 
-By default BLEU compares words as the tokenizer cuts and normalises them, which for a word-level tokenizer means
-lower-cased words; the reference is the text itself, so a word outside the vocabulary is always an error.
+By default BLEU compares words as the tokenizer splits and normalises them (a word-level tokenizer lower-cases them).
+The reference is the text itself, so a word outside the vocabulary is always an error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.configuration_utils import PreTrainedConfig
 
-# Logits that are held at once: a quarter of a gigabyte of fp32.
+# Most logits held at once: a quarter of a gigabyte of fp32.
 _MOST_LOGITS = 2**26
-# Texts that are shown beside what comes back of them, while progress is shown.
+# Number of texts shown with their reconstructions when progress is shown.
 _SHOWN = 3
 
 
@@ -46,20 +46,20 @@ def reconstruction_pairs(
     generated: Sequence[Sequence[int]],
     tokenize: str | None = None,
 ) -> tuple[list[str], list[str], str]:
-    """What [`~hf_meanmax.evaluation.text_scores.score_texts`] compares for reconstructions.
+    """Hypotheses and references of reconstructions for [`~hf_meanmax.evaluation.text_scores.score_texts`].
 
     Args:
         tokenizer: the tokenizer of the model.
         texts: the texts.
-        generated: the token ids that were generated for each (see [`reconstruct`]).
-        tokenize: `"none"` compares words as the tokenizer cuts them. Any other compares plain text, which sacrebleu
-            cuts in that way, with the texts as the tokenizer normalises them (lower-cased if it does so). By default
-            `"none"`, but by character (`"zh"`, `"char"`) for text without spaces under a tokenizer of pieces, which
-            cuts such text at punctuation alone, and by word (`"13a"`) for other text under one of characters.
+        generated: the token ids generated for each text (see [`reconstruct`]).
+        tokenize: `"none"` compares words as the tokenizer splits them; any other value compares plain text in this
+            tokenisation of sacrebleu, with the texts as the tokenizer normalises them. By default `"none"`, except by
+            character (`"zh"`, `"char"`) for text without spaces under a subword tokenizer, which splits such text only
+            at punctuation, and by word (`"13a"`) for other text under a character tokenizer.
 
     Returns:
-        Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
-        them, so an unknown word that is generated as `<unk>` is an error.
+        Hypotheses, references and `tokenize`. The references keep words outside the vocabulary, so a word that is
+        generated as `<unk>` is an error.
     """
     if tokenize is None:
         tokenize = tokenization_under(tokenizer, texts)
@@ -68,7 +68,7 @@ def reconstruction_pairs(
     else:
         hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)
         if tokenize == "none":
-            # Pieces are no words: they are joined to text first and then cut as the reference is.
+            # Pieces are joined to text first, and then split into words like the references.
             hypotheses = [" ".join(words) for words in split_words(tokenizer, hypotheses)]
     if tokenize == "none":
         references = [" ".join(words) for words in split_words(tokenizer, texts)]
@@ -83,10 +83,10 @@ def score_reconstructions(
     generated: Sequence[Sequence[int]],
     tokenize: str | None = None,
 ) -> TextScores:
-    """Scores of token ids against the texts' own words, before any vocabulary was applied to them.
+    """Scores of generated token ids against the texts, including words outside the vocabulary.
 
     Args:
-        tokenizer, texts, generated, tokenize: as `reconstruction_pairs` takes them.
+        tokenizer, texts, generated, tokenize: as for `reconstruction_pairs`.
 
     Raises:
         ValueError: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts].
@@ -101,7 +101,7 @@ def teacher_forced_scores(model: PreTrainedModel, batches: Iterable[dict[str, to
 
     Args:
         model: a model in evaluation mode; the full softmax is used.
-        batches: dicts of `input_ids` `(B, N)`, `labels` `(B, N)` and perhaps `attention_mask`.
+        batches: dicts of `input_ids` `(B, N)`, `labels` `(B, N)` and optionally `attention_mask`.
     """
     totals = None
     for batch in batches:
@@ -117,9 +117,9 @@ def teacher_forced_scores(model: PreTrainedModel, batches: Iterable[dict[str, to
 def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor], splits: bool = True) -> torch.Tensor:
     """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
 
-    On the CPU, whatever the model's device. The cross entropy is of the words alone, without the attention's penalty.
-    Of a model that also generates the previous sentence, the next one counts. With `splits` a batch whose logits would
-    need more than a quarter of a gigabyte is scored in parts.
+    The tensor is on the CPU. The cross entropy excludes the attention penalty. For a model that also generates the
+    previous sentence, only the next one counts. With `splits`, a batch whose logits would need more than a quarter of a
+    gigabyte is scored in parts.
     """
     batch = {name: value for name, value in batch.items() if name != "previous_targets"}
     # Not every accelerator has float64.
@@ -143,8 +143,7 @@ class ReconstructionSettings(TextOptions):
     """How reconstructions are made and scored.
 
     Raises:
-        ValueError: what should be a positive whole number is none, lengths that no sentence has, or an unknown
-            `tokenize`.
+        ValueError: a number is out of range, `max_tokens` is less than `min_tokens`, or `tokenize` is unknown.
     """
 
     limit: int = count("number of sentences", 2000)
@@ -180,19 +179,18 @@ def score_checkpoint(
 
     Args:
         folder: a checkpoint with its decoder.
-        source: text files or a data set, as [`~hf_meanmax.data.open_corpus`] takes them.
-        settings: how; by default as the class says.
+        source: text files or a data set, as for [`~hf_meanmax.data.open_corpus`].
+        settings: by default `ReconstructionSettings()`.
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
             its reconstruction; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li
             and Zhang, table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
-        show_progress: show a progress bar, and the first texts beside what comes back of them.
+        show_progress: show a progress bar, and the first texts with their reconstructions.
 
     Returns:
         `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
         `exact_match` and `token_accuracy` (of the reconstructions, 0-1), `accuracy` (teacher-forced, 0-1), `loss`
-        (nats per token), `sentences`, `left_out` (shorter or longer ones; None where `limit` ended the
-        reading), `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with
-        lengths in the tokens of BLEU).
+        (nats per token), `sentences`, `left_out` (number of shorter or longer ones; None if `limit` was reached),
+        `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with lengths in BLEU's tokens).
 
     Raises:
         ValueError: the checkpoint was not trained to reconstruct, no sentence has that length, or the device is bad.
@@ -233,7 +231,7 @@ def score_checkpoint(
 def _pick_texts(
     source: object, tokenizer: PreTrainedTokenizerBase, settings: ReconstructionSettings, most_trained: int | None
 ) -> tuple[list[str], int | None]:
-    """The texts that are scored, and how many are too short or too long; None where `limit` ended the reading."""
+    """The texts to score, and the number of too short or too long ones (None if `limit` was reached)."""
     filled = 0
 
     def lines() -> Iterator[str]:
@@ -249,7 +247,7 @@ def _pick_texts(
         raise ValueError(f"{named} has no sentence of {least}-{most} tokens.")
     report_unknown(tokenizer, texts, "the texts")
     _report_long(tokenizer, texts, most_trained)
-    # Where the limit is reached, lines behind it were read too.
+    # Lines after the last text may have been read as well, so their number is not known.
     if len(texts) == settings.limit:
         return texts, None
     left_out = filled - len(texts)
@@ -263,7 +261,7 @@ def _pick_texts(
 
 
 def _report_long(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most: int | None) -> None:
-    """Says on stderr how many texts have more than the `most` tokens of the training, where these are known."""
+    """Warns on stderr how many texts have more than `most` tokens, the most in training (None if unknown)."""
     if most is None:
         return
     count = sum(len(ids) > most for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"])
@@ -276,7 +274,7 @@ def _report_long(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most:
 
 
 def _checked_training(folder: str) -> Json:
-    """The record of a checkpoint's training, which must have been to reconstruct."""
+    """A checkpoint's training arguments; raises ValueError unless it was trained to reconstruct."""
     path = checkpoint_folder(folder)
     trained = saved_training_args(path)
     objective = learnt_objective(check_checkpoint(path, encoder_alone=True), trained)

@@ -27,7 +27,7 @@ _HEADER = "text\treconstruction"
 
 
 def write_texts(folder: Path, texts: Sequence[str], generated: Sequence[str]) -> None:
-    """Writes texts and what was generated for each to `reconstructions.tsv`; tabs and line breaks become spaces."""
+    """Writes texts and their reconstructions to `reconstructions.tsv`; tabs and line breaks become spaces."""
     with replacing_file(folder / TEXTS_FILE) as file:
         file.write(_HEADER + "\n")
         for pair in zip(texts, generated, strict=True):
@@ -35,7 +35,7 @@ def write_texts(folder: Path, texts: Sequence[str], generated: Sequence[str]) ->
 
 
 def read_texts(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Each text and what was generated for it, from an `--output` folder of `hf-meanmax reconstruct`.
+    """Each text and its reconstruction, from an `--output` folder of `hf-meanmax reconstruct`.
 
     Raises:
         FileNotFoundError: the folder has no `reconstructions.tsv`.
@@ -60,9 +60,9 @@ def sample_texts(texts: Sequence[str], number: int, seed: int = 0) -> list[str]:
     """Draws texts of all lengths: one from each of `number` equally large parts, from the shortest to the longest.
 
     Args:
-        texts: texts; which are drawn does not depend on their order, nor on copies.
-        number: how many; all of them where there are no more.
-        seed: of the drawing.
+        texts: the texts; the choice does not depend on their order or on duplicates.
+        number: number of texts; all if there are not more.
+        seed: seed of the choice.
 
     Raises:
         ValueError: `number` is less than 1, or there is no text.
@@ -82,11 +82,11 @@ def _length(text: str) -> int:
 
 
 def reconstruction_table(systems: Mapping[str, Sequence[tuple[str, str]]], texts: Sequence[str]) -> str:
-    """A Markdown table of what each system generated for each text, below the text itself.
+    """A Markdown table of each text, followed by its reconstruction by each system.
 
     Args:
-        systems: pairs of a text and what was generated for it, as [`read_texts`] gives them, by the name of the system.
-        texts: those to show, for instance of [`sample_texts`].
+        systems: pairs of a text and its reconstruction, as from [`read_texts`], by the name of the system.
+        texts: the texts to show, for instance from [`sample_texts`].
 
     Raises:
         ValueError: no system, or a text that one of them lacks.
@@ -111,12 +111,12 @@ def write_table(
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> None:
-    """Writes [`reconstruction_table`] and below it how its texts were chosen.
+    """Writes [`reconstruction_table`], followed by a note on how its texts were chosen.
 
     Args:
         path: the Markdown file.
-        systems: as [`reconstruction_table`] takes them.
-        number, seed: how many texts are drawn from those that all systems share ([`sample_texts`]).
+        systems: as for [`reconstruction_table`].
+        number, seed: number and seed of texts drawn from those that all systems share (see [`sample_texts`]).
         rows: the texts to show instead, by their numbers in the first system, from 1.
 
     Raises:
@@ -149,8 +149,8 @@ def write_comparison(
     seed: int = 0,
     rows: Sequence[int] | None = None,
 ) -> None:
-    """Writes what one system or several make of texts: `reconstructions.md` (some texts; Zhang, Wu, Li and Zhang,
-    table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
+    """Writes reconstructions of one or more systems: `reconstructions.md` (some texts; Zhang, Wu, Li and Zhang, table
+    3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
 
     Args:
         output: the folder to write to.
@@ -184,5 +184,5 @@ def _read_by_length(folder: Path, metrics: Sequence[str]) -> list[Json]:
 
 
 def system_name(folder: str | os.PathLike[str]) -> str:
-    """What a figure or table calls an output folder: its last name."""
+    """The name of an output folder in figures and tables: the last part of its path."""
     return Path(os.path.abspath(folder)).name

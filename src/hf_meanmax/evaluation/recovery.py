@@ -1,4 +1,4 @@
-"""How much of texts comes back from their vectors: BLEU and exact matches, token F1, numbers, names and rare words."""
+"""Scores of texts recovered from vectors: BLEU, exact matches, token F1, numbers, names and rare words."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .text_scores import length_edges, score_bins, score_texts, tokenization_und
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Cuts texts into the words that are compared.
+# Splits texts into the words to compare.
 Cut = Callable[[Sequence[str]], list[list[str]]]
 KINDS = ("numbers", "names", "rare_words")
-# A word is rare that makes up no more than one in so many words, or stands once in all.
+# A word is rare if it makes up at most one in so many words, or occurs once.
 RARE_ONE_IN = 100_000
 
 _WORD = re.compile(r"[^\W\d_](?:[\w'\u2019-]*\w)?")
@@ -30,12 +30,12 @@ _I = re.compile(r"I(['\u2019]\w+)?")
 
 
 def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut:
-    """A function that cuts texts into words as a tokenizer normalises and cuts them.
+    """Returns a function that normalises texts and splits them into words as a tokenizer does.
 
     Args:
-        tokenizer: of the decoder; of one of pieces, the words before they are cut into pieces.
-        texts: what is to be compared. Scripts without spaces between words are cut by character under a tokenizer of
-            pieces, and others into words under one of characters, as sacrebleu does.
+        tokenizer: the decoder's tokenizer; of a subword tokenizer, its words before they are split into pieces.
+        texts: the texts to compare. As in sacrebleu, scripts without spaces between words are split by character under
+            a subword tokenizer, and other scripts into words under a character tokenizer.
     """
     tokenize = tokenization_under(tokenizer, texts)
     if tokenize == "none":
@@ -47,20 +47,20 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
 
 
 def ignores_case(cut: Cut) -> bool:
-    """Whether words that differ in their case alone are the same."""
+    """Whether words that only differ in case count as the same."""
     upper, lower = cut(["A", "a"])
     return upper == lower
 
 
 @dataclass(frozen=True)
 class References:
-    """Texts that should come back, in words.
+    """The texts to recover, as words.
 
     Args:
-        words: of each text.
-        special: by kind (of [`KINDS`]) the words of each text that are of it.
-        rare_count: how often a rare word occurs at most where words were counted.
-        counted_words: how many words were counted.
+        words: the words of each text.
+        special: for each kind of [`KINDS`], the words of that kind in each text.
+        rare_count: the largest count of a rare word.
+        counted_words: the number of words that were counted.
     """
 
     words: list[list[str]]
@@ -73,9 +73,9 @@ class References:
         """The words of texts.
 
         Args:
-            texts: the texts as they were written, in capitals and small letters.
+            texts: the texts in their original case.
             cut: cuts texts into words.
-            counted: the texts whose words tell which are rare; by default `texts`.
+            counted: the texts in which words are counted, to find the rare ones (default: `texts`).
         """
         words = cut(texts)
         counts = Counter(word for row in (words if counted is None else cut(list(counted))) for word in row)
@@ -93,15 +93,15 @@ class References:
         return cls(words, special, rare, counts.total())
 
     def select(self, rows: Sequence[int]) -> References:
-        """Those of some texts; which words are rare stays as it was."""
+        """The references of some texts, with the same rare words."""
         special = {kind: [found[row] for row in rows] for kind, found in self.special.items()}
         return References([self.words[row] for row in rows], special, self.rare_count, self.counted_words)
 
 
 def names_of(text: str) -> Iterator[str]:
-    """Words with a capital that do not begin a sentence or a quotation; neither `I` nor anything in a text of capitals.
+    """Capitalised words that do not begin a sentence or a quotation, except `I`; none in a text all in capitals.
 
-    A sign of names in English and like languages, no proof of one.
+    A heuristic for names in English and similar languages.
     """
     if text.isupper():
         return
@@ -123,22 +123,22 @@ def has_letter(word: str) -> bool:
 
 
 def token_f1(decoded: Sequence[str], true: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall of words, each as often as it occurs; 1 where both have none."""
+    """Harmonic mean of precision and recall of words, counted with repetitions; 1 if both are empty."""
     if not decoded and not true:
         return 1.0
     return 2 * (Counter(decoded) & Counter(true)).total() / (len(decoded) + len(true))
 
 
 def score_recovery(decoded: Sequence[Sequence[str]], references: References) -> Json:
-    """Scores of what was decoded.
+    """Scores of decoded texts.
 
     Args:
-        decoded: the words of each text that was decoded.
-        references: what should have come back.
+        decoded: the words of each decoded text.
+        references: the texts to recover.
 
     Returns:
         `texts`; `bleu` (0-100, by sacrebleu over these words); `exact_match` and mean `token_f1` (0-1); and for each
-        kind the share of its words that came back (`numbers_recall`, ...; None where there are none) and their number
+        kind the share of its words that were recovered (`numbers_recall`, ...; None if there are none) and their number
         (`numbers`, ...).
 
     Raises:
@@ -156,9 +156,9 @@ def score_recovery(decoded: Sequence[Sequence[str]], references: References) -> 
 
 
 def recovery_by_length(decoded: Sequence[Sequence[str]], references: References) -> list[Json]:
-    """[`score_recovery`] in bins of the references' numbers of words, with `from`, `to` (None: no end) and `count`.
+    """[`score_recovery`] in bins of the references' length in words, with `from`, `to` (None: no end) and `count`.
 
-    BLEU is None where no reference has the four words that it needs.
+    BLEU is None if no reference in the bin has the four words that it needs.
     """
     lengths = [len(words) for words in references.words]
 
@@ -173,13 +173,13 @@ def recovery_by_length(decoded: Sequence[Sequence[str]], references: References)
 def pick_examples(
     texts: Sequence[str], decoded: Sequence[str], ranks: Sequence[tuple[float, bool]], number: int
 ) -> dict[str, list[Mapping[str, str | float]]]:
-    """The best, the middle and the worst texts, without overlap; of equally good ones the longest first.
+    """The best, the median and the worst texts, without overlap; among equally good ones the longest first.
 
     Args:
-        texts: as they were.
-        decoded: what came back of each.
-        ranks: the token F1 of each, and whether it came back word for word.
-        number: most texts of each group.
+        texts: the original texts.
+        decoded: the text decoded for each.
+        ranks: the token F1 of each, and whether it was recovered word for word.
+        number: the most texts in a group.
     """
     order = sorted(range(len(texts)), key=lambda row: (*ranks[row], len(texts[row])), reverse=True)
     best = min(number, -(-len(order) // 3))

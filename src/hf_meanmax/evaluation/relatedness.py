@@ -1,4 +1,4 @@
-"""Relatedness of sentence pairs: a softmax layer that predicts how a score lies between the integers 1 to 5.
+"""Relatedness of sentence pairs: a softmax layer that predicts a score as a distribution over the integers 1 to 5.
 
 Tai, Socher and Manning 2015, section 4.2, as SentEval trains it (Conneau and Kiela 2018, section 3.1).
 """
@@ -18,7 +18,7 @@ CLASSES = 5
 SEED = 1111
 _BATCH_SIZE = 64
 _ROUND_EPOCHS = 50
-_MAX_EPOCHS = 1000  # a round may begin as long as no more were made, so 1,050 are possible
+_MAX_EPOCHS = 1000  # checked before each round, so 1,050 are possible
 _TOLERATED_ROUNDS = 3
 _LEARNING_RATE = 1e-3
 RESOLUTION = 1e-6  # relative; float32 predictions that differ by less are equal
@@ -31,8 +31,8 @@ class RelatednessModel:
     Attributes:
         weight: `(5, D)` float32.
         bias: `(5,)` float32.
-        dev_pearson: Pearson's r on the development pairs, 0 where it was never defined.
-        epochs: how many were made, those after the best round too.
+        dev_pearson: Pearson's r on the development pairs, 0 if it was never defined.
+        epochs: number of epochs, including those after the best round.
     """
 
     weight: torch.Tensor
@@ -57,7 +57,7 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def score_distributions(scores: npt.ArrayLike) -> np.ndarray:
-    """Spreads each score y between 0 and 5 on its neighbouring integers, as `(N, 5)` float32.
+    """Spreads each score y between 0 and 5 over its neighbouring integers, as `(N, 5)` float32.
 
     The integer floor(y) gets floor(y) + 1 - y, and floor(y) + 1 gets y - floor(y); there is no class for 0 or 6, so the
     weights of a score below 1 sum to that score.
@@ -86,16 +86,16 @@ def fit_relatedness(
 ) -> RelatednessModel:
     """Fits the layer by mean squared error between its softmax and the spread scores.
 
-    Adam in batches of 64, in rounds of 50 epochs; the layer of the round with the highest Pearson's r on the
-    development pairs is kept, and the fourth round without an improvement, not necessarily in a row, is the last. The
-    seeds are those of SentEval and fixed; the caller's random states are left alone.
+    Adam in batches of 64, in rounds of 50 epochs. The layer of the round with the highest Pearson's r on the
+    development pairs is kept; training stops at the fourth round without an improvement, not necessarily in a row. The
+    seeds are SentEval's, fixed; the caller's random states are not changed.
 
     Args:
         train_features: `(N, D)` float32 array or tensor.
         train_scores: `(N,)` between 0 and 5.
         dev_features: `(M, D)`.
         dev_scores: `(M,)`.
-        device: where it is computed; by default where `train_features` is, if a tensor, else the CPU.
+        device: torch device (default: that of `train_features` if it is a tensor, else the CPU).
 
     Raises:
         ValueError: shapes that do not fit together, no rows, or a score that is not between 0 and 5.
@@ -109,7 +109,7 @@ def fit_relatedness(
                 f"a score a row, and {rows.shape[-1]} columns as train has."
             )
     layer = _Layer(rows, torch.from_numpy(targets).to(rows.device))
-    permutations = np.random.RandomState(SEED)  # SentEval's generator, so its batches
+    permutations = np.random.RandomState(SEED)  # SentEval's generator, for the same batches
     best, kept = -1.0, layer.parameters
     failures = epochs = 0
     while epochs <= _MAX_EPOCHS:
@@ -132,14 +132,14 @@ def correlations(predicted: np.ndarray, gold: np.ndarray, resolution: float = 0.
 
     Args:
         predicted, gold: the scores.
-        resolution: predictions that differ by less than this, relative to the largest, are equal.
+        resolution: predictions whose range is below this, relative to the largest, count as constant.
     """
     from scipy import stats
 
     if np.ptp(predicted) <= resolution * np.abs(predicted).max():
         return float("nan"), float("nan")
     with warnings.catch_warnings():
-        # Constant input; NaN says it.
+        # A warning of constant input, for which NaN is returned.
         warnings.simplefilter("ignore")
         return float(stats.pearsonr(predicted, gold)[0]), float(stats.spearmanr(predicted, gold)[0])
 
@@ -172,7 +172,7 @@ class _Layer:
 
     def _step(self, batch: torch.Tensor, targets: torch.Tensor) -> None:
         probabilities = torch.addmm(self.bias, batch, self.weight.T).softmax(dim=1)
-        # Of the mean of (p - t)^2 over batch and classes with respect to p, then through the softmax.
+        # The gradient of the mean of (p - t)^2 over batch and classes: for p, then through the softmax.
         slope = (probabilities - targets).mul_(2 / targets.numel())
         slope.sub_((slope * probabilities).sum(dim=1, keepdim=True)).mul_(probabilities)
         torch.mm(slope.T, batch, out=self.weight_gradient)

@@ -1,4 +1,4 @@
-"""Scores as files: results.json, a Markdown report with the published rows beside it, figures."""
+"""Writes scores: results.json, a Markdown report that includes published scores, and figures."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ FORMAT_VERSION = 1
 RESULTS = "results.json"
 REPORT = "report.md"
 
-# A metric that tables show after the main one, as the papers do: accuracy/F1, Pearson/Spearman.
+# The second metric in tables, as in the papers: accuracy/F1, Pearson/Spearman.
 _SECOND = {"accuracy": "f1", "pearson": "spearman"}
 _CONFIDENCE = 0.95  # of the intervals of gains
 
 
 @dataclass
 class Results:
-    """What results.json holds of one model and its controls. All values are JSON's.
+    """The content of results.json: scores of one model and its controls, as JSON values.
 
     Args:
         model: `name`, `key` (hash of weights and settings), `dimension`, `sentences_per_second`.
         tasks: by task: `main` (its main metric), `num_test`, `fingerprint`, `unknown_word_rate`.
-        scores: the model's, by task: `metrics`, `details`, `seconds_embedding`, `seconds_scoring`, `versions`.
-        averages: the model's `macro_8`, `micro_8` and so on, where all their tasks were run.
-        controls: one entry a control: `name`, `kind`, `seed`, `key`, `dimension`, `scores`, `averages`.
+        scores: the model's scores by task: `metrics`, `details`, `seconds_embedding`, `seconds_scoring`, `versions`.
+        averages: the model's `macro_8`, `micro_8` and so on, if all their tasks were run.
+        controls: one entry per control: `name`, `kind`, `seed`, `key`, `dimension`, `scores`, `averages`.
         spreads: by kind of control: `tasks` (by task and metric) and `averages`, each with `mean`, `std` over the seeds
             (None for one) and `n`.
-        gains: by task, the model against the strongest control: `control` (its kind), `difference`, and `low` and
-            `high`, which are None where the test items give no interval.
-        average_gains: the same by average.
-        settings: `seeds`, `confidence`, `samples` of the bootstrap.
-        versions: of the packages that wrote this; each score has those that computed it.
+        gains: by task, the model's gain over the strongest control: `control` (its kind), `difference`, and `low` and
+            `high`, which are None if the test items give no interval.
+        average_gains: the same for each average.
+        settings: `seeds`, `confidence`, `samples` (of the bootstrap).
+        versions: package versions when this was written; each score has the versions that computed it.
         command: the command line, if there was one.
         created: time, ISO 8601.
     """
@@ -74,7 +74,7 @@ class Results:
         write_json(path, self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_dict(self) -> Json:
-        """The content of results.json; a score that is no number is None."""
+        """The content of results.json; NaN and infinite scores become None."""
         text = json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, default=json_value)
         content: Json = json.loads(text, parse_constant=lambda _: None)
         return content
@@ -104,9 +104,9 @@ def summarize(evaluation: Evaluation, *, command: str | None = None, samples: in
     """The results of an evaluation of one model: spreads over seeds, gains over the strongest control, averages.
 
     Args:
-        evaluation: of one model, with or without controls.
+        evaluation: the evaluation of one model, with or without controls.
         command: the command line that made it.
-        samples: of the bootstrap.
+        samples: number of bootstrap samples.
 
     Raises:
         ValueError: the evaluation holds no model, or several.
@@ -188,7 +188,7 @@ def _gain(kind: str, found: Gain) -> Json:
 def _average_gains(
     evaluation: Evaluation, control_averages: Mapping[str, Mapping[str, float]], bootstrap: Json
 ) -> dict[str, Json]:
-    """The gain in each average over the kind of control whose mean of that average is highest."""
+    """The gain in each average over the kind of control with the highest mean of that average."""
     model, controls = evaluation.models[0], evaluation.controls
     gains: dict[str, Json] = {}
     if not controls:
@@ -216,10 +216,10 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     Args:
         results: of one model or of several.
         folder: where to write.
-        figures: addresses of further figures to show.
+        figures: links to further figures.
 
     Returns:
-        The files.
+        The paths of the files.
     """
     folder = Path(folder)
     drawn: list[Path] = []
@@ -235,16 +235,16 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     return [folder / REPORT, *drawn]
 
 
-# So many encoders' names fit into a heading.
+# The most encoder names in a heading.
 _NAMED = 4
 
 
 def markdown_report(results: Sequence[Results], figures: Sequence[str] = ()) -> str:
-    """The report: measured scores; in tables of their own what others published; how the scores were made.
+    """The report in Markdown: measured scores, published ones in separate tables, and how the scores were made.
 
     Args:
         results: of one model or of several.
-        figures: addresses of figures to show.
+        figures: links to figures.
 
     Raises:
         ValueError: no results.
@@ -285,12 +285,12 @@ _INTRINSIC_NOTE = (
 
 
 def _averages(sizes: Iterable[int]) -> dict[str, str]:
-    """The headings of averages by the name of the macro average, which a column begins with."""
+    """The column headings of averages, by the name of the macro average."""
     return {f"macro_{size}": f"macro/micro, {size} tasks" for size in sizes}
 
 
 def _measured(results: Sequence[Results], tasks: Sequence[str]) -> str:
-    """One row an encoder: each model, then its controls, gains and unknown words."""
+    """The table of measured scores: a row for each model, then its controls, gains and unknown words."""
     means = _averages(sorted({int(name.split("_")[1]) for one in results for name in one.averages}, reverse=True))
     rows = [row for one in results for row in _measured_rows(one, [*tasks, *means])]
     return markdown_table(["encoder", *tasks, *means.values(), "dimension"], rows)
@@ -323,7 +323,7 @@ def _measured_rows(one: Results, columns: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _metric_names(one: Results, column: str) -> list[str]:
-    """What a column of [`_measured`] shows of a task, or of an average: the main metric first."""
+    """The metrics in a column of [`_measured`], for a task or an average: the main one first."""
     if column.startswith("macro_"):
         return [column, column.replace("macro", "micro")]
     main = one.tasks.get(column, {}).get("main", "")
@@ -331,7 +331,7 @@ def _metric_names(one: Results, column: str) -> list[str]:
 
 
 def _cell(found: Json, names: Sequence[str]) -> str:
-    """Those of the named scores that there are, or of their means and deviations; empty without the first."""
+    """The named scores that are present, or their means and deviations; empty without the first."""
     if names[0] not in found:
         return ""
     separator = " / " if isinstance(found[names[0]], dict) else "/"
@@ -347,7 +347,7 @@ def _shown(value: float | Json | None, metric: str) -> str:
 
 
 def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
-    """Like [`_measured`], with a row for each metric of a task: these tasks have several, and encoders are few."""
+    """Like [`_measured`], with a row for each metric and encoder, since these tasks have several metrics."""
     header = ["task", "metric", "encoder", "score", "gain over the strongest control"]
     rows = []
     for task in tasks:
@@ -384,7 +384,7 @@ def _published(tasks: Sequence[str]) -> str:
 
 
 def _printed(metrics: Mapping[str, float]) -> str:
-    """Published numbers with the decimals that they were printed with, two at least for a correlation."""
+    """Published numbers with their original decimals, at least two for a correlation."""
     texts = {metric: format_score(value, metric) for metric, value in metrics.items()}
     return "/".join(text if is_percentage(metric) else text.removesuffix("0") for metric, text in texts.items())
 

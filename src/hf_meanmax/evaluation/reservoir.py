@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
-# Of the power iteration.
+# Steps of the power iteration.
 _STEPS = 1000
 
 
@@ -31,7 +31,7 @@ class Reservoir:
     def draw(
         cls, rng: np.random.Generator, units: int, size: int, input_scale: float, fan_in: int, radius: float
     ) -> Reservoir:
-        """Draws them, with distinct inputs of each unit and the given spectral radius."""
+        """Draws the weights, with distinct inputs for each unit and the given spectral radius."""
         project = draw_uniform(rng, (units, size), input_scale)
         fan_in = min(fan_in, units)
         inputs = rng.random((units, units)).argpartition(fan_in - 1, axis=1)[:, :fan_in]
@@ -44,7 +44,7 @@ class Reservoir:
         )
 
     def to(self, device: torch.device | str | None) -> Reservoir:
-        """The same on a device."""
+        """The weights on a device."""
         return Reservoir(self.project.to(device), self.inputs.to(device), self.weights.to(device))
 
 
@@ -66,10 +66,10 @@ def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Gene
         norm = float(np.linalg.norm(vector))
         growth.append(math.log(norm))
         vector /= norm
-    # The first fifth is on the way to it.
+    # The first fifth is left out: the growth has not converged yet.
     return math.exp(fmean(growth[_STEPS // 5 :]))
 
 
 def draw_uniform(rng: np.random.Generator, shape: tuple[int, int], limit: float) -> np.ndarray:
-    """Float32 numbers drawn evenly from -limit to limit."""
+    """Float32 numbers, uniform in [-limit, limit]."""
     return (rng.random(shape, dtype=np.float32) * 2 - 1) * np.float32(limit)

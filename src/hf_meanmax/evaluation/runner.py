@@ -1,4 +1,4 @@
-"""Encoders on tasks: each pair is computed once and kept, so a killed evaluation resumes where it stopped."""
+"""Evaluates encoders on tasks. Each result is cached, so a killed evaluation resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ ENTRY_VERSION = 2
 
 @dataclass
 class TaskRun:
-    """One encoder on one task.
+    """The result of one encoder on one task, with times and versions.
 
     Args:
         result: the scores.
-        fingerprint: of the task's data and protocol.
-        dimension: of the embeddings.
-        seconds_embedding: seconds in the encoder; texts that an earlier task shared cost none.
+        fingerprint: fingerprint of the task's data and protocol.
+        dimension: dimension of the embeddings.
+        seconds_embedding: seconds in the encoder, without texts cached from earlier tasks.
         seconds_scoring: seconds after embedding.
-        texts_embedded: how many texts the encoder encoded for it.
-        unknown_word_rate: share of the task's words that the encoder's vocabulary lacks; None where that is not known.
-        versions: of the packages that computed it.
-        was_cached: whether it was read rather than computed.
+        texts_embedded: number of texts encoded for it.
+        unknown_word_rate: share of the task's words that the encoder's vocabulary lacks; None if unknown.
+        versions: versions of the packages that computed it.
+        was_cached: whether it was read from the cache.
     """
 
     result: TaskResult
@@ -63,7 +63,7 @@ class TaskRun:
 
 @dataclass
 class EncoderRun:
-    """One encoder on several tasks; a control has its `kind` and, if it draws at random, its `seed`."""
+    """The results of one encoder on several tasks; a control has its `kind` and, if it is random, its `seed`."""
 
     name: str
     kind: str = MODEL
@@ -81,25 +81,25 @@ class EncoderRun:
 
     @property
     def sentences_per_second(self) -> float | None:
-        """Texts encoded in a second, over all tasks, the cached ones by the time that they took."""
+        """Texts encoded per second over all tasks, with the recorded times of cached tasks."""
         seconds = sum(run.seconds_embedding for run in self.tasks.values())
         return sum(run.texts_embedded for run in self.tasks.values()) / seconds if seconds > 0 else None
 
 
 @dataclass
 class Evaluation:
-    """Scores of encoders on the same tasks, in the order in which both were given."""
+    """Scores of encoders on the same tasks, both in the given order."""
 
     encoders: list[EncoderRun] = field(default_factory=list)
 
     @property
     def models(self) -> list[EncoderRun]:
-        """The encoders that are no controls."""
+        """The encoders that are not controls."""
         return [run for run in self.encoders if run.kind == MODEL]
 
     @property
     def controls(self) -> dict[str, list[EncoderRun]]:
-        """The controls by kind, one a seed."""
+        """The controls by kind, one per seed."""
         kinds: dict[str, list[EncoderRun]] = {}
         for run in self.encoders:
             if run.kind != MODEL:
@@ -132,18 +132,18 @@ def evaluate(
     """Scores encoders on tasks.
 
     Args:
-        encoders: [`Embedder`][]s, or what an `Embedder` takes. Attributes `kind` and `seed` of an encoder are kept.
-        tasks: the tasks, of different names.
-        cache_dir: a folder that keeps every finished task under the encoder's key and the task's fingerprint; the same
-            pair is never computed again, by this call or another. None, or an encoder without a key: nothing is kept.
-        device: a torch device for the work after embedding, by default the CPU.
+        encoders: [`Embedder`][]s, or encoders to wrap in one. Attributes `kind` and `seed` of an encoder are recorded.
+        tasks: the tasks, with distinct names.
+        cache_dir: a folder that caches every finished task by the encoder's key and the task's fingerprint, for later
+            calls too. Nothing is cached without a folder, or for an encoder without a key.
+        device: torch device for the work after embedding (default: the CPU).
         show_progress: show progress bars.
-        batch_size: texts that an encoder gets at a time, for those that are no `Embedder` yet.
+        batch_size: batch size of encoders that are not an `Embedder` yet.
 
     Raises:
-        TaskError: a task could not be scored (an encoder that gives NaN, for instance). What was finished before is in
-            the cache, and in its `evaluation`.
-        TypeError: one encoder or one task in place of a list.
+        TaskError: a task could not be scored (for instance, the encoder returned NaN). Tasks finished before are in the
+            cache, and in the error's `evaluation`.
+        TypeError: an encoder or a task was given in place of a list.
         ValueError: two tasks or two encoders have the same name.
     """
     _check_lists(encoders, tasks)
@@ -211,13 +211,13 @@ def evaluate_with_controls(
     """Scores a model and its controls, which have its word vectors and its dimension (see `make_controls`).
 
     Args:
-        model: an [`Embedder`][], or what one takes; controls are made from its encoder, and scaled as its vectors are.
+        model: an [`Embedder`][], or an encoder to wrap in one; its controls have the same `unit_length`.
         tasks: the tasks.
-        seeds: of the controls that draw at random.
-        kinds: the kinds of controls, by default all that there are for this encoder; none if empty.
-        name: what tables call the model.
-        cache_dir, device, batch_size, show_progress: as for [`evaluate`][]; an [`Embedder`][] has its own of the last
-            two.
+        seeds: seeds of the random controls.
+        kinds: kinds of controls (default: all that this encoder supports); none if empty.
+        name: the model's name in tables.
+        cache_dir, device, batch_size, show_progress: as for [`evaluate`][]; an [`Embedder`][] has its own `batch_size`
+            and `show_progress`.
 
     Raises:
         TaskError, ValueError: as [`evaluate`][] and `make_controls`.
@@ -230,7 +230,7 @@ def evaluate_with_controls(
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of this package and of those that scores depend on."""
+    """The versions of this package and of the packages that scores depend on."""
     versions = {"python": platform.python_version(), "hf_meanmax": __version__}
     for name in ("torch", "transformers", "sentence-transformers", "scikit-learn", "scipy", "numpy"):
         with contextlib.suppress(PackageNotFoundError):
@@ -239,7 +239,7 @@ def package_versions() -> dict[str, str]:
 
 
 class ResultCache:
-    """Finished tasks in a folder: for each encoder a folder, for each task a .json file of its scores and items."""
+    """A cache of finished tasks: a folder per encoder, with a .json file of scores and items per task."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
@@ -252,7 +252,7 @@ class ResultCache:
         return self.folder / encoder / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}-{fingerprint}.json"
 
     def read(self, key: str | None, task: str, fingerprint: str) -> TaskRun | None:
-        """The entry, or None where there is none; a damaged one is warned of and counts as none."""
+        """The entry, or None if there is none or, with a warning, if it is damaged."""
         if key is None:
             return None
         path = self.path(key, task, fingerprint)
@@ -270,7 +270,7 @@ class ResultCache:
             return None
 
     def write(self, key: str | None, task: str, run: TaskRun) -> None:
-        """Keeps an entry; without a key, does nothing."""
+        """Writes an entry; does nothing without a key."""
         if key is None:
             return
         items = {name: np.asarray(values) for name, values in run.result.items.items()}
@@ -290,7 +290,7 @@ def _identity(key: str, task: str, fingerprint: str) -> Json:
 
 
 def json_value(value: object) -> object:
-    """What JSON lacks, as something that it has: numpy's numbers and arrays."""
+    """Converts numpy's numbers and arrays to JSON values."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no JSON value")
@@ -328,7 +328,7 @@ def _score(
 
 
 def _worth_keeping(tasks: Sequence[Task]) -> set[str]:
-    """Texts that the first of the tasks has more than once, or that the later ones have."""
+    """Texts worth caching: those that the first task repeats, or that later tasks have."""
     kept = {text for task in tasks[1:] for text in task.sentences()}
     return kept.union(text for text, count in Counter(tasks[0].sentences()).items() if count > 1)
 

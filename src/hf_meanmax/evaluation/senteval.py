@@ -1,8 +1,8 @@
-"""SentEval: classification, relatedness and similarity of sentences, on the official folder of data.
+"""SentEval: classification, relatedness and similarity of sentences, with the official data folder.
 
 The protocols are those of the official code with `usepytorch=False, kfold=10` (Conneau and Kiela 2018): logistic
 regressions whose L2 strength is chosen by cross-validation or on a development set, a softmax layer for relatedness,
-and the cosine for the STS tasks of 2012-2016. Sets are sorted as there, which decides what the folds are."""
+and the cosine for the STS tasks of 2012-2016. Sets are sorted as there, since the folds depend on the order."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class SentEvalTask(Task):
     """A task of SentEval.
 
     Args:
-        name: one of [`SENTEVAL_TASKS`] that has this protocol.
-        folder: SentEval's `downstream`, or the folder that holds it or its `senteval`.
-        check_counts: refuse sets that are not of the published sizes.
+        name: one of [`SENTEVAL_TASKS`] with this protocol.
+        folder: SentEval's folder `downstream`, or a folder that contains it or `senteval`.
+        check_counts: reject sets of other than the published sizes.
 
     Attributes:
         sets: the labelled texts by set (`all`; `train` and `test`; `train`, `dev` and `test`; or the data sets of STS).
@@ -111,10 +111,10 @@ class SentEvalTask(Task):
 
 
 class _FoldsTask(SentEvalTask):
-    """Cross-validation chooses the strength.
+    """A task whose regularisation strength is chosen by cross-validation.
 
     Args:
-        folds: number of the folds.
+        folds: number of folds.
     """
 
     strengths: ClassVar[tuple[float, ...]]
@@ -136,7 +136,7 @@ class _FoldsTask(SentEvalTask):
         splits: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]],
         device: torch.device | str | None,
     ) -> tuple[list[list[float]], LogisticRegressions]:
-        """The mean accuracy of each strength over the held-out rows of each split's folds, and what was fitted."""
+        """The mean held-out accuracy of each strength over the folds of each split, and the fitted classifiers."""
         masks = np.zeros((len(splits), len(self.strengths), self.folds, len(labels)), dtype=bool)
         for number, folds in enumerate(splits):
             for fold, (fitted, _) in enumerate(folds):
@@ -155,9 +155,9 @@ class _FoldsTask(SentEvalTask):
 
 
 class NestedCrossValidationTask(_FoldsTask):
-    """MR, CR, SUBJ and MPQA: 10 folds, and 10 inner folds of each training part choose its strength.
+    """MR, CR, SUBJ and MPQA: 10 folds; the strength of each is chosen by 10 inner folds of its training part.
 
-    Every sentence is once a test item; the accuracy is the mean over the folds.
+    Every sentence is a test item once; the accuracy is the mean over the folds.
     """
 
     strengths = tuple(2.0**t for t in range(-2, 4))
@@ -197,7 +197,7 @@ class NestedCrossValidationTask(_FoldsTask):
 
 
 class CrossValidationTask(_FoldsTask):
-    """TREC and MRPC: 10 folds of the training set choose the strength; MRPC has the F1 of the paraphrases as well."""
+    """TREC and MRPC: the strength is chosen by 10 folds of the training set; MRPC also has the F1 of paraphrases."""
 
     strengths = tuple(2.0**t for t in range(-1, 6))
     cross_validated, is_nested = "train", False
@@ -223,9 +223,9 @@ class CrossValidationTask(_FoldsTask):
 
 
 class DevelopmentSetTask(SentEvalTask):
-    """SST2, SST5 and SICK-E: the development set chooses the strength. SNLI has none: C is 1e9.
+    """SST2, SST5 and SICK-E: the strength is chosen on the development set. SNLI: C is always 1e9.
 
-    The features of a pair are `[|u - v|; u * v]`, those of SNLI `[u; v; u * v; |u - v|]`, which take 16 D bytes for
+    The features of a pair are `[|u - v|; u * v]`; those of SNLI are `[u; v; u * v; |u - v|]`, which take 16 D bytes for
     each of its 549,367 training pairs.
     """
 
@@ -260,7 +260,7 @@ class DevelopmentSetTask(SentEvalTask):
 class RelatednessTask(SentEvalTask):
     """SICK-R and STSB: see [`~hf_meanmax.evaluation.relatedness.fit_relatedness`].
 
-    `cosine_pearson` and `cosine_spearman` are of the cosines of the test pairs, with nothing fitted.
+    `cosine_pearson` and `cosine_spearman` are computed from the cosines of the test pairs, without fitting.
     """
 
     main_metric = "pearson"
@@ -292,7 +292,7 @@ class SimilarityTask(SentEvalTask):
     """STS12 to STS16: correlation of the cosine with the gold scores, on each data set of the year.
 
     `pearson` and `spearman` are the means over the data sets, `pearson_weighted` and `spearman_weighted` weight each by
-    its number of pairs. A cosine that is not defined is 0, and so is a correlation.
+    its number of pairs. Undefined cosines and correlations count as 0.
     """
 
     main_metric = "pearson"
@@ -333,9 +333,9 @@ def load_senteval_task(
 
     Args:
         name: one of `SENTEVAL_TASKS`.
-        folder: SentEval's `downstream`, or the folder that holds it or its `senteval`.
-        check_counts: refuse sets that are not of the published sizes.
-        folds: of the tasks that cross-validate; published scores have 10.
+        folder: SentEval's folder `downstream`, or a folder that contains it or `senteval`.
+        check_counts: reject sets of other than the published sizes.
+        folds: number of folds of cross-validation; published scores have 10.
 
     Raises:
         FileNotFoundError: a file or the folder is missing.
@@ -350,7 +350,7 @@ def load_senteval_task(
 def available_senteval_tasks(folder: str | os.PathLike[str]) -> list[str]:
     """The tasks whose files are in a folder, in the order of [`SENTEVAL_TASKS`].
 
-    A task that has some of its files is left out with a warning that names the others.
+    A task with only some of its files is left out, with a warning that names the missing ones.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -370,11 +370,11 @@ def averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
     """Mean accuracies over 8, 7 (no MRPC) and 6 (no SST2, no SICK-E) tasks (Zhang, Wu, Li and Li 2018, table 2).
 
     Args:
-        results: by task. Other tasks are ignored.
+        results: results by task. Other tasks are ignored.
 
     Returns:
-        `macro_8`, `micro_8`, `macro_7` and so on, of those averages whose tasks are all there. A micro average weights
-        each task by its test set, which is the whole set where a task cross-validates.
+        `macro_8`, `micro_8`, `macro_7` and so on, for the averages whose tasks are all present. A micro average weights
+        each task by its number of test items, which is the whole set for MR, CR, SUBJ and MPQA.
     """
     means = {}
     for number, names in AVERAGED_TASKS.items():
@@ -411,7 +411,7 @@ def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a task's data lies, how it is read, and how large it is by set, or in `total`."""
+    """The files of a task, how they are read, and the published sizes by set, or in `total`."""
 
     task: type[SentEvalTask]
     files: tuple[str, ...]

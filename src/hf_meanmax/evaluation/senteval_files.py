@@ -1,4 +1,4 @@
-"""How SentEval's files, in the official layout, are read."""
+"""Reads SentEval's files in the official layout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Sets = dict[str, LabelledSet]
 
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The rows to train and to test on of each fold, shuffled with SentEval's seed, as scikit-learn draws them."""
+    """The training and test rows of each of scikit-learn's stratified folds, shuffled with SentEval's seed."""
     from sklearn.model_selection import StratifiedKFold
 
     splitter = StratifiedKFold(folds, shuffle=True, random_state=SEED)
@@ -45,8 +45,8 @@ def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, n
 
 
 def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
-    """Raises ValueError unless each fold can have an example of each class, `inner` ones of what a fold leaves as
-    well."""
+    """Raises ValueError unless each fold can have an example of each class; with `inner`, also each inner fold of the
+    training parts."""
     if folds < 2:
         raise ValueError(f"folds is {folds}; it must be 2 or more.")
     classes, counts = np.unique(labels, return_counts=True)
@@ -60,7 +60,7 @@ def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
 
 
 def downstream(folder: str | os.PathLike[str]) -> Path:
-    """The folder of the tasks: SentEval's downstream/, whether it is named or what holds it or its `senteval/`.
+    """SentEval's folder downstream/: `folder` itself, or its senteval/downstream/, downstream/ or senteval/.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -72,7 +72,7 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     return next((path for path in inside if path.is_dir()), folder)
 
 
-# The words of its texts, and its label.
+# The words of an example's texts, and its label.
 Example = tuple[tuple[list[str], ...], float | str]
 
 
@@ -86,7 +86,7 @@ def _sorted_set(examples: Iterable[Example], dtype: npt.DTypeLike) -> LabelledSe
 
 
 def _split_lines(path: Path, encoding: str) -> list[str]:
-    """The lines of `str.splitlines`, which ends them at more characters than `\\n`."""
+    """The lines of `str.splitlines`, which splits at more characters than `\\n`."""
     lines = ("\n".join([*read_lines(path, encoding), ""])).splitlines()
     if not lines:
         raise ValueError(f"{path} holds no examples.")
@@ -126,7 +126,7 @@ def _score(path: Path, number: int, text: str) -> float:
 
 
 def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
-    """What reads a task of two files, a class each."""
+    """Returns a reader of a task with one file per class."""
 
     def read(root: Path) -> Sets:
         files = ((root / positive, 1), (root / negative, 0))
@@ -137,14 +137,14 @@ def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
 
 
 def read_each(read: Callable[[Path], LabelledSet], files: Mapping[str, str]) -> Callable[[Path], Sets]:
-    """What reads a task of one file a set."""
+    """Returns a reader of a task with one file per set."""
     return lambda root: {name: read(root / file) for name, file in files.items()}
 
 
 def read_matches(
     pattern: str, expected: str, classes: Mapping[str, int], encoding: str = "utf-8"
 ) -> Callable[[Path], LabelledSet]:
-    """Reads lines by a regular expression whose groups are the label and the text."""
+    """Returns a reader of lines by a regular expression, whose groups are the label and the text."""
 
     def read(path: Path) -> LabelledSet:
         examples: list[Example] = []
@@ -161,7 +161,7 @@ def read_matches(
 def read_columns(
     texts: Sequence[int], target: int, columns: int, skip: int = 0, classes: Mapping[str, int] | None = None
 ) -> Callable[[Path], LabelledSet]:
-    """Reads tab-separated lines, given the columns of the texts and of the label, or without classes of the score."""
+    """Returns a reader of tab-separated lines, given the columns of the texts and of the label (or score)."""
 
     def read(path: Path) -> LabelledSet:
         examples: list[Example] = []
@@ -184,7 +184,7 @@ def read_snli(root: Path) -> Sets:
         for number, label in enumerate(labels, start=1):
             _label(gold, number, label, classes)
         columns = []
-        # The second sentence comes first in the order, and the labels are ordered by their names.
+        # The official code sorts by the second sentence first, and by the labels' names.
         for path in (second, first):
             lines = _split_lines(path, "latin-1")
             _check_lengths(path, lines, gold, labels)
@@ -205,7 +205,7 @@ def _check_lengths(path: Path, lines: Sequence[str], other: Path, other_lines: S
 
 
 def read_sts(year: str, names: Sequence[str]) -> Callable[[Path], Sets]:
-    """What reads the parts of an STS task, each a set."""
+    """Returns a reader of an STS task, with one set per part."""
 
     def read(root: Path) -> Sets:
         return {name: _read_sts_set(*(root / file for file in sts_files(year, name))) for name in names}

@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations
 from hf_meanmax.evaluation.tasks import TaskResult
 
 _CHUNK = 2_000_000  # drawn numbers held at a time
-# The items must give the main metric up to this share of its unit; unequal folds and rounding make a difference.
+# The metric computed from the items may differ by this share of its unit, due to unequal folds and rounding.
 _TOLERANCE = 0.01
 
 
@@ -26,7 +26,7 @@ class Gain:
 
     Args:
         difference: main metric of the model minus the mean of the controls, in the metric's unit.
-        low, high: ends of the confidence interval; None where the items of the test set cannot give one.
+        low, high: ends of the confidence interval; None if it cannot be computed from the test items.
     """
 
     difference: float
@@ -43,20 +43,20 @@ def gain(
 ) -> Gain:
     """The main metric of a model minus its mean over several controls, with a bootstrap interval.
 
-    A sample draws the test items with replacement, the same ones for the model and all controls; for a correlation over
-    several data sets, the pairs of each data set, whose correlations are then averaged. The interval lies between
-    quantiles of the samples' differences. It says what another test set would change; how much another seed of the
-    controls changes is their standard deviation.
+    Each sample draws test items with replacement, the same ones for the model and all controls; for a correlation over
+    several data sets, pairs are drawn within each data set and the correlations are averaged. The interval lies between
+    quantiles of the samples' differences. It covers the choice of test items, not the seeds of the controls, whose
+    effect is measured by their standard deviation.
 
     Args:
         model: the result of the model.
-        controls: results of one kind of control on the same task, one a seed.
-        samples: how many samples are drawn.
+        controls: results of one kind of control on the same task, one per seed.
+        samples: number of samples.
         confidence: the level, between 0 and 1.
-        seed: of the samples.
+        seed: seed of the samples.
 
     Returns:
-        The gain; without an interval where a result has no items, or where the items do not give its main metric (an
+        The gain; without an interval if a result has no items, or if its main metric cannot be computed from them (an
         F1 score, for instance).
 
     Raises:
@@ -76,15 +76,15 @@ def average_gain(
 
     Args:
         pairs: for each task the result of the model and the results of its controls, as for [`gain`]; the main metrics
-            have one unit.
+            have the same unit.
         samples, confidence, seed: as for [`gain`].
-        weights: of the tasks, for a micro average; by default all are equal.
+        weights: weights of the tasks, for a micro average (default: equal).
 
     Returns:
         The gain; without an interval if one of the tasks has none.
 
     Raises:
-        ValueError: as [`gain`], or no task, or weights that are not one positive number a task.
+        ValueError: as [`gain`], or no task, or weights that are not one positive number per task.
     """
     if not pairs:
         raise ValueError("An average needs at least one task.")
@@ -121,10 +121,10 @@ def _combined(
 
 
 def strongest(controls: Mapping[str, Sequence[TaskResult]]) -> str:
-    """The kind of control with the highest mean of the main metric over its seeds; of equal ones the first.
+    """The kind of control with the highest mean of the main metric over its seeds; the first on a tie.
 
     Args:
-        controls: by kind, the results on one task, one a seed.
+        controls: results on one task by kind, one per seed.
 
     Raises:
         ValueError: no kind, or one without results.
@@ -164,7 +164,7 @@ def _score_difference(model: TaskResult, controls: Sequence[TaskResult]) -> floa
 def _sampled_differences(
     model: TaskResult, controls: Sequence[TaskResult], samples: int, rng: np.random.Generator
 ) -> np.ndarray | None:
-    """Differences `(samples,)` of the main metric, or None where the items cannot tell."""
+    """Differences `(samples,)` of the main metric, or None if they cannot be computed from the items."""
     if not model.items or not len(next(iter(model.items.values()))):
         return None
     if "correct" in model.items:
@@ -180,7 +180,7 @@ def _sampled_differences(
     scores = [result.score for result in (model, *controls)]
     if not np.allclose(own, scores, rtol=0, atol=_TOLERANCE * unit):
         return None
-    # Averages over folds of unequal size and rounded scores differ a little from those of the items.
+    # Averages over unequal folds and rounded scores differ slightly from the scores of the items.
     shift = _score_difference(model, controls) - math.fsum(own[0] - value for value in own[1:]) / len(controls)
     return drawn + shift
 
@@ -190,10 +190,10 @@ def _correct_differences(
 ) -> np.ndarray:
     correct = np.asarray(model.items["correct"], dtype=np.float64)
     differences = np.mean([correct - np.asarray(control.items["correct"]) for control in controls], axis=0)
-    # Whole clusters are drawn where items go together; else each item is one of its own.
+    # Dependent items are drawn as whole clusters; otherwise each item is a cluster.
     clusters = np.unique(model.items.get("cluster", np.arange(len(correct))), return_inverse=True)[1]
     kinds = np.stack([np.bincount(clusters, differences), np.bincount(clusters)], axis=1)
-    # Those of equal sum and size are interchangeable, so how many of each kind a sample holds is drawn at once.
+    # Clusters of equal sum and size are interchangeable, so only the number of each kind in a sample is drawn.
     kinds, counts = np.unique(kinds, axis=0, return_counts=True)
     drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=samples)
     totals = drawn @ kinds

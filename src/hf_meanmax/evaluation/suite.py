@@ -1,4 +1,4 @@
-"""Several models on a list of tasks, one after the other: which tasks there are, and what is written of each model."""
+"""Evaluates several models on a list of tasks, one after the other, and writes the results of each."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
     """The tasks of a list of names and groups.
 
     Args:
-        names: names of tasks and groups with commas between them. `ten` are the tasks of Zhang, Wu, Li and
-            Li 2018, `senteval` all of SentEval whose files exist, `intrinsic` the paraphrase clusters and the domain
-            alignment of Cifka 2018, `all` the last two.
+        names: comma-separated names of tasks and groups. `ten` are the tasks of Zhang, Wu, Li and Li 2018, `senteval`
+            all of SentEval whose files exist, `intrinsic` the paraphrase clusters and the domain alignment of Cifka
+            2018, `all` the last two.
         data: the folder with `senteval/`, `paraphrases/` and `domain-alignment/`; by default HF_MEANMAX_DATA.
-        check_counts: refuse SentEval sets that are not of the published sizes.
+        check_counts: reject SentEval sets of other than the published sizes.
 
     Raises:
         FileNotFoundError: the folder, or a file of a task that was named, is missing.
@@ -87,16 +87,16 @@ def data_folder(data: str | os.PathLike[str] | None = None) -> Path:
 
 @dataclass
 class SuiteSettings:
-    """How models are evaluated one after the other.
+    """Settings of [`evaluate_models`].
 
     Args:
-        controls: kinds of controls, by default all; none if empty.
-        seeds: seeds of the controls that draw at random.
+        controls: kinds of controls (default: all); none if empty.
+        seeds: seeds of the random controls.
         cache_dir, device, batch_size: as for [`~hf_meanmax.evaluation.runner.evaluate`].
         command: the command line that results.json records.
         erasure: tasks of single sentences with a test set, on which rows and dimensions of the embeddings are erased.
-        latent_rows: rows that an embedding consists of, for the erasure.
-        unit_length: scale all vectors to unit length, the controls' too.
+        latent_rows: number of rows in an embedding, for the erasure.
+        unit_length: scale all vectors to unit length, including the controls'.
     """
 
     controls: Sequence[str] | None = None
@@ -119,17 +119,17 @@ def evaluate_models(
     """Evaluates models one after the other, and writes results.json, report.md and figures.
 
     Args:
-        models: names, and functions that load the encoders, so that one is in memory at a time.
+        models: names, and functions that load the encoders, so that only one is in memory at a time.
         tasks: the tasks.
-        output: the folder to write to. Of several models each has its own folder in it, beside the common report.
-        settings: how.
+        output: the folder to write to. With several models, each has a subfolder, beside the common report.
+        settings: the settings.
 
     Raises:
         ValueError: an encoder or a task fails; the models before it are written, the tasks before it are in the cache.
     """
     output = Path(output)
     for task in settings.erasure:
-        _erasable_sets(task)  # before hours of work, not after them
+        _erasable_sets(task)  # fails before hours of work
     done: list[Results] = []
     for name, load in models:
         encoder = load()
@@ -171,10 +171,10 @@ def write_erasure(
     folder: str | os.PathLike[str],
     device: torch.device | str | None = None,
 ) -> None:
-    """Writes erasure.json: what each latent row, and each dimension, is worth for some tasks (Cifka 2018, 5.4.3).
+    """Writes erasure.json: the accuracy of some tasks without each latent row or dimension (Cifka 2018, 5.4.3).
 
     Raises:
-        ValueError: a task that is no classification of single sentences with a test set.
+        ValueError: a task is not a classification of single sentences with a test set.
     """
     reports = {}
     for task in tasks:
@@ -194,12 +194,12 @@ def _erasable_sets(task: Task) -> tuple[LabelledSet, LabelledSet]:
 
 
 def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes how metrics correlate over models (Cifka 2018, section 5.4): correlations.csv and correlations.png.
+    """Writes the correlations of metrics over models (Cifka 2018, section 5.4): correlations.csv and correlations.png.
 
-    Nothing is written for fewer than three models, whose correlations are 1 or -1 whatever the scores.
+    Nothing is written for fewer than three models, for which every correlation would be 1 or -1.
 
     Returns:
-        The files; without matplotlib, the table alone.
+        The files; without matplotlib, only the table.
     """
     if len(results) < MIN_MODELS:
         return []
@@ -220,7 +220,7 @@ def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str
             file.write(",".join([name, *("" if math.isnan(value) else f"{value:.4f}" for value in row)]) + "\n")
     try:
         save_figure(plot_correlations(names, matrix), figure)
-    except ImportError:  # write_report says what to install
+    except ImportError:  # write_report has printed what to install
         return [table]
     return [table, figure]
 
@@ -237,8 +237,8 @@ def summary(results: Results) -> str:
 
 
 def model_name(model: str) -> str:
-    """What tables call a model: the last part of its name, or the part before it of a folder `.../model` or
-    `.../expanded`; of an export that of its checkpoint as well, and which it is."""
+    """A model's name in tables: the last part of its path, or the part before a folder `model`. The names of a folder
+    `expanded` and of ONNX exports are those of the checkpoint with a suffix."""
     path = Path(model).resolve() if Path(model).exists() else Path(model)
     if path.suffix == ".onnx":
         return f"{model_name(str(path.parent))}-{path.stem}"
@@ -248,7 +248,7 @@ def model_name(model: str) -> str:
 
 
 def control_kinds(text: str) -> list[str] | None:
-    """The kinds of controls of a list of names with commas; None for all of them.
+    """The kinds of controls in a comma-separated list; None for all of them.
 
     Raises:
         ValueError: there is no such kind; the message has the nearest name.

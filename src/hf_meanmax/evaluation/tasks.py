@@ -1,4 +1,4 @@
-"""What an evaluation task is: the texts it needs and the scores that their embeddings get."""
+"""The interface of evaluation tasks: the texts that they need, and the scores of the embeddings."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class TaskResult:
 
     Args:
         metrics: scores by name; accuracies and the like in percent, correlations between -1 and 1.
-        main: the name of the metric that stands for the task in a table.
-        items: arrays with one value an item of the test set, which let two encoders be compared item by item:
-            `correct` (1 or 0) for a classification; `predicted` and `gold`, and `group` (number of the data set)
-            where there are several, for a correlation. Empty where a task has no such items.
+        main: the name of the main metric, which tables show.
+        items: arrays with one value per test item, to compare two encoders item by item: `correct` (1 or 0) for a
+            classification; `predicted` and `gold`, and `group` (number of the data set) if there are several, for a
+            correlation. Empty if a task has no such items.
         num_test: size of the test set, the weight of the task in a micro average.
         details: whatever else a reader may want to know (the chosen strength, scores by data set), as JSON values.
     """
@@ -47,12 +47,12 @@ class TaskResult:
 
 
 class Task(ABC):
-    """A task: reads its files when it is made, and raises then if one is missing or damaged.
+    """An evaluation task. Its constructor reads the files, and raises if one is missing or damaged.
 
     Attributes:
-        name: what tables call it.
-        version: of the protocol; a change makes cached results stale.
-        main_metric: the metric that stands for the task.
+        name: its name in tables.
+        version: version of the protocol; cached results of other versions are not used.
+        main_metric: the name of the main metric.
     """
 
     name: str
@@ -61,23 +61,23 @@ class Task(ABC):
 
     @abstractmethod
     def sentences(self) -> list[str]:
-        """Every text that [`evaluate`][] will ask to embed, in a fixed order; texts may repeat."""
+        """Every text that [`evaluate`][] embeds, in a fixed order; texts may repeat."""
 
     @abstractmethod
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder.
 
         Args:
-            embed: n texts -> `(n, D)` float32, finite; each text of [`sentences`][] is known to it.
-            device: a torch device for the work after embedding, by default the CPU.
+            embed: maps n texts of [`sentences`][] to `(n, D)` float32, finite.
+            device: torch device for the work after embedding (default: the CPU).
         """
 
     def settings(self) -> Json:
-        """What the scores depend on beside the data, as JSON values."""
+        """The settings on which the scores depend, as JSON values."""
         return {}
 
     def fingerprint(self) -> str:
-        """Identifies data and protocol; a cached result with another fingerprint is not used."""
+        """A hash of data and protocol; cached results with another fingerprint are not used."""
         digest = hashlib.blake2b(digest_size=12)
         digest.update(json.dumps([self.name, self.version, self.settings()], sort_keys=True).encode())
         for part in self.data():
@@ -86,12 +86,12 @@ class Task(ABC):
         return digest.hexdigest()
 
     def data(self) -> Sequence[object]:
-        """Texts and labels in order, as [`fingerprint`][] reads them; a task with labels adds them to the texts."""
+        """Texts and labels in order, for [`fingerprint`][]; tasks with labels override this to add them."""
         return self.sentences()
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
-    """The lines of a task's file, without their ends; only `\\n` and `\\r\\n` end a line.
+    """The lines of a task's file, without line ends; only `\\n` and `\\r\\n` end a line.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -1,7 +1,7 @@
 """Scores of generated texts against their references: BLEU, chrF, ROUGE, exact matches.
 
-One function for reconstructions and translations alike, and the same by the length of the reference (Zhang, Wu, Li and
-Zhang, figure 2). sacrebleu and rouge-score compute what they can.
+The scores are the same for reconstructions and translations, also by the length of the reference (Zhang, Wu, Li and
+Zhang, figure 2). They come from sacrebleu and rouge-score where possible.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
+# sacrebleu's tokenisations for BLEU; its others need the network or further packages.
 Tokenization = Literal["none", "13a", "intl", "zh", "char"]
 
 _ROUGE_TYPES = ("rouge1", "rouge2", "rougeL")
@@ -41,16 +41,16 @@ class TextScores:
     """Scores of texts against one reference each.
 
     Attributes:
-        bleu: corpus BLEU (0-100) by sacrebleu; 0 where no text has four tokens.
+        bleu: corpus BLEU (0-100) by sacrebleu; 0 if no text has four tokens.
         chrf: corpus chrF2 (0-100) by sacrebleu, on characters other than white space.
         rouge1, rouge2, rougeL: mean F1 over the texts (0-100) by rouge-score; a text without the n-gram in question,
-            such as a single word in ROUGE-2, counts as 0. None where ROUGE was not computed.
+            such as a single word in ROUGE-2, counts as 0. None if ROUGE was not computed.
         exact_match: share (0-1) of texts that equal their reference.
-        token_accuracy: share (0-1) of all the references' tokens, as BLEU cuts them, that were generated at the same
-            place; 0 where the references have no token.
+        token_accuracy: share (0-1) of the references' tokens, in BLEU's tokenisation, that were generated at the same
+            position; 0 if the references have no token.
         sentences: number of texts.
-        signatures: what the scores depend on, the library's version included: of `bleu` and `chrf` as sacrebleu
-            writes it, of `rouge` in the same manner.
+        signatures: settings and library versions of the scores: sacrebleu's signatures for `bleu` and `chrf`, and one
+            of the same form for `rouge`.
     """
 
     bleu: float
@@ -69,25 +69,25 @@ class TextScores:
 
 
 def tokenization_of(texts: Sequence[str], spaced: str) -> str:
-    """How BLEU cuts raw texts: in scripts without spaces between words by character (`"zh"` for Chinese and Japanese,
-    whose other words stay whole, `"char"` for Thai and the like), and elsewhere as `spaced` says."""
+    """BLEU's tokenisation of raw texts: by character in scripts without spaces between words (`"zh"` for Chinese and
+    Japanese, which keeps words of other scripts, `"char"` for Thai and the like), otherwise `spaced`."""
     if not is_unsegmented(texts):
         return spaced
     return "zh" if has_ideographs(texts) else "char"
 
 
 def tokenization_under(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> str:
-    """How texts are cut that a model with this tokenizer gives back: `"none"`, as the tokenizer cuts them, where these
-    are words, or characters of a script without spaces between words; otherwise as sacrebleu does."""
+    """The tokenisation in which to score a model with this tokenizer: `"none"`, the tokenizer's own, if that gives
+    words, or characters of a script without spaces between words; otherwise one of sacrebleu's."""
     if not is_word_level(tokenizer):
         return tokenization_of(texts, "none")
     return "13a" if is_character_level(tokenizer) and not is_unsegmented(texts) else "none"
 
 
 class RougeTokenizer:
-    """Cuts texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
+    """Splits texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
 
-    On ASCII text it is rouge-score's own tokenizer, which drops letters outside ASCII.
+    On ASCII text it equals rouge-score's tokenizer, which drops letters outside ASCII.
     """
 
     def __init__(self) -> None:
@@ -111,15 +111,15 @@ def score_texts(
     """Scores texts against one reference each.
 
     Args:
-        hypotheses: what was generated.
-        references: what should have been generated, in the same order. Either may contain empty texts.
-        tokenize: how BLEU and the token accuracy cut texts: `"none"` (at white space, for text that is already cut
+        hypotheses: the generated texts.
+        references: the true texts, in the same order. Both may contain empty texts.
+        tokenize: tokenisation for BLEU and token accuracy: `"none"` (at white space, for text that is already split
             into words), `"13a"` (sacrebleu's default for raw text), `"intl"`, `"zh"` (raw Chinese: by character, other
             scripts by word) or `"char"`. chrF and ROUGE do not depend on it.
-        rouge: whether to compute ROUGE; by default if rouge-score is installed.
+        rouge: whether to compute ROUGE (default: if rouge-score is installed).
 
     Raises:
-        ValueError: lists of different lengths, no text at all, something that is no text, or an unknown `tokenize`.
+        ValueError: lists of different lengths, no text at all, an item that is not a string, or an unknown `tokenize`.
         ImportError: `rouge` is true and rouge-score is not installed.
     """
     from sacrebleu.metrics import BLEU, CHRF
@@ -129,7 +129,7 @@ def score_texts(
         rouge = importlib.util.find_spec("rouge_score") is not None
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
     scores: Json = {
-        # By rounding it may be a little more.
+        # Rounding may exceed 100 slightly.
         "bleu": min(100.0, float(bleu.corpus_score(hypotheses, [references]).score)),
         "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
         "exact_match": fmean(a == b for a, b in zip(hypotheses, references, strict=True)),
@@ -151,20 +151,20 @@ def scores_by_length(
     edges: Sequence[int] | None = None,
     tokenize: str = "none",
 ) -> list[Json]:
-    """Scores of the texts in bins of the references' lengths in BLEU's tokens (Zhang, Wu, Li and Zhang, figure 2).
+    """Scores by length of the reference, in bins of BLEU's tokens (Zhang, Wu, Li and Zhang, figure 2).
 
     Args:
-        hypotheses, references, tokenize: as [`score_texts`][] takes them.
-        edges: the greatest length of each bin, ascending: `(5, 10)` gives 1-5, 6-10 and, where longer texts are, 11
-            or more. By default see `length_edges`.
+        hypotheses, references, tokenize: as for [`score_texts`][].
+        edges: the largest length in each bin, ascending: `(5, 10)` gives 1-5, 6-10 and, if there are longer texts, 11
+            or more (default: `length_edges`).
 
     Returns:
         A dict for each bin that holds a text: `from`, `to` (None if the bin has no end), `count` of texts, `bleu`
-        (None where no reference has the four tokens that BLEU needs), `chrf`, `exact_match` and `token_accuracy`. A
+        (None if no reference has the four tokens that BLEU needs), `chrf`, `exact_match` and `token_accuracy`. A
         text of length 0 belongs to the first bin, which then begins at 0.
 
     Raises:
-        ValueError: as [`score_texts`][]; edges that do not rise from 1.
+        ValueError: as [`score_texts`][]; edges that are not ascending from 1 or more.
     """
     _check_texts(hypotheses, references, tokenize)
     lengths = [len(tokens) for tokens in _tokens(references, tokenize)]
@@ -181,12 +181,12 @@ def scores_by_length(
 
 
 def score_bins(score: Callable[[Sequence[int]], Json], lengths: Sequence[int], edges: Sequence[int]) -> list[Json]:
-    """What `score` gives of the texts in each bin of their lengths that holds one, after `from`, `to` and `count`.
+    """The result of `score` for the texts of each non-empty bin of lengths, after `from`, `to` and `count`.
 
     Args:
-        score: takes the places of some texts; its `bleu` becomes None where none of them has the four tokens of BLEU.
-        lengths: of all texts.
-        edges: as in [`scores_by_length`].
+        score: takes the indices of some texts; its `bleu` becomes None if none of them has the four tokens of BLEU.
+        lengths: the lengths of all texts.
+        edges: as for [`scores_by_length`].
     """
     bins = np.searchsorted(edges, lengths)
     rows = []
@@ -204,10 +204,10 @@ def score_bins(score: Callable[[Sequence[int]], Json], lengths: Sequence[int], e
 
 
 def length_edges(lengths: Sequence[int]) -> list[int]:
-    """Edges of bins of one round width (5, 10, 20, 25, 50, 100, ...) for [`scores_by_length`].
+    """Edges of bins of equal round width (5, 10, 20, 25, 50, 100, ...) for [`scores_by_length`].
 
-    At most ten bins reach from the shortest text to all but the longest hundredth, for which the last bin is open:
-    sentences of 4-32 words are counted by fives, paragraphs of 50-250 words by twenty-fives.
+    At most ten bins cover the texts, except for the longest 1 % in an open last bin: bins are 5 wide for sentences of
+    4-32 words, and 25 wide for paragraphs of 50-250 words.
     """
     ordered = sorted(lengths)
     shortest, top = max(1, ordered[0]), max(1, ordered[math.ceil(0.99 * len(ordered)) - 1])
@@ -220,7 +220,7 @@ def length_table(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str] =
     """A Markdown table of scores by length.
 
     Args:
-        systems: the rows of [`scores_by_length`] by the name of the system.
+        systems: the results of [`scores_by_length`] by the name of the system.
         metrics: `"bleu"`, `"chrf"`, `"exact_match"`, `"token_accuracy"`.
 
     Raises:
@@ -257,7 +257,7 @@ def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize:
 
 
 def _tokens(texts: Sequence[str], tokenize: str) -> list[list[str]]:
-    """The tokens that BLEU compares."""
+    """The tokens of each text for BLEU."""
     from sacrebleu.metrics import BLEU
 
     cut = BLEU(tokenize=tokenize, force=True).tokenizer

@@ -1,4 +1,4 @@
-"""The words of a trained model, as its controls read them."""
+"""The words and word vectors of a trained model, for its controls."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel
 
-VERSION = 1  # of what the controls compute; part of their keys
+VERSION = 1  # version of the controls, part of their keys
 _CHUNK = 4096  # texts that are tokenised and sorted by length together
 _BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
-_ROWS = 2**16  # of the table, converted at a time
+_ROWS = 2**16  # rows of the table converted at a time
 
 
 def explain_no_controls(model: object) -> str | None:
-    """Why an encoder has no controls but the majority class, or None if it has."""
+    """The reason why an encoder only has the majority class as a control, or None if it has others."""
     if not is_sentence_transformer(model):
         return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
     inner = transformers_model(model)
@@ -62,7 +62,7 @@ def unknown_word_rate_of(model: object, texts: Iterable[str]) -> float | None:
         texts: any texts.
 
     Returns:
-        The share; None where there is no tokenizer, or one that knows every word, for instance by its bytes.
+        The share; None without a tokenizer, or if it has no unknown words, for instance because it is byte-level.
     """
     tokenizer = getattr(model, "tokenizer", model)
     if getattr(tokenizer, "unk_token_id", None) is None or getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -73,7 +73,7 @@ def unknown_word_rate_of(model: object, texts: Iterable[str]) -> float | None:
 class WordSource:
     """The word table and the tokenizer of a SentenceTransformer.
 
-    A tokenizer's special tokens, `<unk>` among them, are no words.
+    The tokenizer's special tokens, including `<unk>`, do not count as words.
     """
 
     def __init__(self, model: object):
@@ -90,12 +90,12 @@ class WordSource:
 
     @classmethod
     def of(cls, model: object) -> WordSource:
-        """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
+        """The word source of a model; [`make_controls`] shares one among all controls, to hash its table once."""
         return model if isinstance(model, WordSource) else cls(model)
 
     @property
     def table(self) -> torch.Tensor:
-        """The word vectors `(V, e)`, in the model's precision and where the model is."""
+        """The word vectors `(V, e)`, in the model's dtype and on its device."""
         return self.inner.get_input_embeddings().weight.detach()
 
     @cached_property
@@ -105,7 +105,7 @@ class WordSource:
 
     @cached_property
     def word_fingerprint(self) -> str:
-        """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
+        """Hash of all that the vectors of [`words`] depend on; equal for models with the same frozen words."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
         digest.update(f"{self.table.dtype} {tuple(self.table.shape)}".encode())
@@ -122,17 +122,17 @@ class WordSource:
 
     @cached_property
     def _is_word(self) -> torch.Tensor:
-        """Which rows `(V,)` of the table are no special tokens."""
+        """Which rows `(V,)` of the table are not special tokens."""
         return torch.from_numpy(~np.isin(np.arange(len(self.table)), self.special_ids))
 
     def key(self, kind: str, seed: int | None, *settings: object, words_alone: bool = True) -> str:
-        """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
+        """Fingerprint of a control; without `words_alone`, it covers the model's special tokens and modules as well."""
         fingerprint = self.word_fingerprint if words_alone else self.fingerprint
         parts = [VERSION, kind, seed, self.dimension, fingerprint, list(settings)]
         return f"{kind}-{json_digest(parts)}"
 
     def words(self, texts: Sequence[str]) -> Words:
-        """The known words of texts, cut where the model cuts them."""
+        """The known words of texts, truncated as by the model."""
         encoded = self.tokenizer(
             list(texts),
             padding=False,
@@ -172,10 +172,10 @@ class Words:
         return nn.functional.embedding_bag(places, self.vectors, offsets, mode="mean")
 
     def batches(self, width: int, backward: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Texts of like length that have words: their numbers `(B,)`, words `(T, B)` and what is no padding `(T, B)`.
+        """Batches of texts of similar length with words: their rows `(B,)`, words `(T, B)` and mask of words `(T, B)`.
 
         Args:
-            width: numbers of a state.
+            width: size of a state.
             backward: whether the words come in reversed order.
         """
         order = np.argsort(-self.lengths, kind="stable")[: int((self.lengths > 0).sum())]
