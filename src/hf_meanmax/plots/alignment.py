@@ -1,4 +1,4 @@
-"""Figures of compound attention: the alignment of two texts that two attentions induce, and where each head reads."""
+"""Figures of compound attention: the alignment of two texts induced by two attentions, and where each head reads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 LEAST_WEIGHT = 0.01  # thinner lines are left out (compound attention, figure 5.11)
 _THICKEST = 7.0  # points, for a weight of 1
-_SHORTEST = 8  # tokens of a text that counts where positions are averaged
+_SHORTEST = 8  # tokens; shorter texts are left out of averages by position
 
 
 def induced_alignment(row_weights: np.ndarray, word_weights: np.ndarray) -> np.ndarray:
-    """The part of each head in the alignment B A (compound attention, eq. 4.7): `(heads, T, N)`, their sum is B A.
+    """Each head's part of the alignment B A (compound attention, eq. 4.7): `(heads, T, N)`, which sums to B A.
 
     Args:
         row_weights: B, the decoder's weights `(T, heads)` of the rows at each of T steps.
@@ -37,8 +37,8 @@ def induced_alignment(row_weights: np.ndarray, word_weights: np.ndarray) -> np.n
 
 
 def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], alignment: np.ndarray) -> Figure:
-    """Source above, generated text below, and a line between each pair of tokens, as thick as their weight and in the
-    colour of the head; weights below 0.01 are left out (compound attention, figure 5.11 a, b).
+    """Draws the source above, the generated text below, and a line between each pair of tokens, as thick as its weight
+    and in the head's colour; weights below 0.01 are left out (compound attention, figure 5.11 a, b).
 
     Args:
         source_tokens, target_tokens: the N and the T tokens.
@@ -64,7 +64,7 @@ def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], a
         axes.spines[name].set_visible(False)
         top.spines[name].set_visible(False)
     for head, step, place in _lines(weights):
-        # Both axes span their tokens, so places are counted in shares of the width.
+        # The axes have different numbers of tokens, so positions are shares of the width.
         ends = (((place + 0.5) / len(source_tokens), 1.0), ((step + 0.5) / len(target_tokens), 0.0))
         line = LineCollection(
             [ends], colors=[_color(head, len(weights))], linewidths=_THICKEST * weights[head, step, place], alpha=0.75,
@@ -81,7 +81,7 @@ def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20) ->
 
     Args:
         word_weights: A, `(heads, N)` of each text.
-        bins: stretches of equal length that a text is cut into; a token that lies in several is shared among them.
+        bins: number of equal parts of a text; a token that spans several is shared among them.
 
     Raises:
         ValueError: no text is long enough, or their numbers of heads differ.
@@ -106,7 +106,7 @@ def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20) ->
 
 
 def plot_attention_by_position(profile: np.ndarray) -> Figure:
-    """A panel a head of [`attention_by_position`] (compound attention, figure 5.11 c)."""
+    """Draws [`attention_by_position`] in a panel per head (compound attention, figure 5.11 c)."""
     profile = np.asarray(profile, dtype=np.float64)
     heads, bins = profile.shape
     columns = min(4, heads)
@@ -127,11 +127,11 @@ def plot_attention_by_position(profile: np.ndarray) -> Figure:
 
 
 def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str], np.ndarray, np.ndarray]]) -> str:
-    """One HTML page, with nothing loaded from elsewhere: for each text its alignment, a switch for each head, and the
-    words that each head reads.
+    """A self-contained HTML page: for each text its alignment, a switch for each head, and the words that each head
+    reads.
 
     Args:
-        title: of the page.
+        title: title of the page.
         texts: source tokens (N), target tokens (T), their alignment `(heads, T, N)` (see [`induced_alignment`]) and the
             weights `(heads, N)` of the source tokens in each row.
 
@@ -207,14 +207,14 @@ def _head_table(tokens: Sequence[str], words: np.ndarray, colors: Sequence[str])
 
 
 def _lines(weights: np.ndarray) -> list[tuple[int, int, int]]:
-    """Head, step and place of each weight that is drawn, the thick ones last."""
+    """Head, step and position of each weight to draw, in ascending order of weight."""
     found = np.argwhere(weights >= LEAST_WEIGHT)
     order = np.argsort(weights[tuple(found.T)], kind="stable")
     return [(head, step, place) for head, step, place in found[order].tolist()]
 
 
 def _color(head: int, heads: int) -> str:
-    """Of a head: from a palette while that lasts, then round the circle of hues."""
+    """The colour of a head: from the palette if it is large enough, otherwise one of evenly spaced hues."""
     if heads <= len(_PALETTE):
         return f"#{_PALETTE[head]}"
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hsv_to_rgb(head / heads, 0.75, 0.8))

@@ -19,12 +19,12 @@ _RED = "c0392b"
 
 
 class ReadText(NamedTuple):
-    """A text, and what models read of it.
+    """A text, with the attention weights and predictions of models.
 
     Attributes:
         tokens: its N tokens.
         weights: A, `(heads, N)`, by the name of the model.
-        predictions: what each model predicts of it, for instance a label; may be empty.
+        predictions: the prediction of each model, for instance a label; may be empty.
     """
 
     tokens: Sequence[str]
@@ -35,13 +35,13 @@ class ReadText(NamedTuple):
 def plot_head_maps(
     tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.ndarray], row_names: Sequence[str] | None = None
 ) -> Figure:
-    """The weights that each head gives the words of a text, a row a head, and their sum divided by the number of heads
+    """Heat map of each head's weights of the words of a text, a row per head, with their mean as the last row
     (structured self-attentive embedding, figures 1-2; compound attention, figure 5.11).
 
     Args:
         tokens: the N tokens.
-        weights: A, `(heads, N)`; or of several models by their names, which are drawn side by side.
-        row_names: of the rows where they are no heads, for instance `("max", "mean")`; their mean is then left out.
+        weights: A, `(heads, N)`; or a mapping from models' names to their A, which are drawn side by side.
+        row_names: names of rows that are not heads, for instance `("max", "mean")`; the mean is then left out.
 
     Raises:
         ValueError: an array of another shape, or weights outside 0..1.
@@ -70,7 +70,7 @@ def plot_head_maps(
 
 
 def _with_mean(tokens: Sequence[str], weights: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The weights with a last row, their mean, where there are several heads; and the names of the rows."""
+    """The weights, with their mean as the last row if there are several heads, and the names of the rows."""
     shown = checked_shares("weights", weights, {"heads": None, "N": len(tokens)})
     names = [f"head {number}" for number in range(1, len(shown) + 1)]
     if len(shown) == 1:
@@ -79,18 +79,18 @@ def _with_mean(tokens: Sequence[str], weights: np.ndarray) -> tuple[np.ndarray, 
 
 
 def attention_text(tokens: Sequence[str], weights: np.ndarray, color: bool = True) -> str:
-    """A text for the terminal: what all heads together read of it, then each head's three words of most weight.
+    """Text for the terminal: the words with their mean weight over heads, then each head's three largest weights.
 
     Args:
         tokens: the N tokens.
         weights: A, `(heads, N)`.
-        color: shade the words; otherwise each has a digit from 0 to 9 behind it, 9 for the largest.
+        color: shade the words; otherwise each is followed by a digit from 0 to 9, 9 for the largest weight.
 
     Raises:
         ValueError: an array of another shape, or weights outside 0..1.
     """
     shown, names = _with_mean(tokens, weights)
-    # A piece of a word may have the space before it.
+    # A subword token may include the space before it.
     tokens = [token.strip() or token for token in tokens]
     shares = shown[-1] / max(shown[-1].max(), 1e-12)
     if color:
@@ -109,8 +109,8 @@ def attention_text(tokens: Sequence[str], weights: np.ndarray, color: bool = Tru
 
 
 def attention_page(title: str, texts: Sequence[ReadText]) -> str:
-    """One HTML page, with nothing loaded from elsewhere: each text shaded by what all heads together read of it, for
-    each model, and the same for each head below a fold.
+    """A self-contained HTML page: for each model, each text shaded by the mean weight over heads, and by each head in a
+    collapsed section.
 
     Raises:
         ValueError: arrays of other shapes, or weights outside 0..1.
@@ -149,7 +149,7 @@ span {{ padding: 1px 2px; border-radius: 2px; }}
 
 
 def shaded_words(tokens: Sequence[str], weights: np.ndarray, top: float | None = None) -> str:
-    """HTML of the N tokens, each shaded by its weight; `top`, by default the largest of them, is the darkest."""
+    """HTML of the N tokens, each shaded by its weight; `top` (default: the largest weight) is the darkest."""
     shades = (200 * weights / max(weights.max() if top is None else top, 1e-12)).round().astype(int)
     return " ".join(
         f'<span style="background:#{_RED}{shade:02x}" title="{weight:.3f}">{html.escape(token)}</span>'

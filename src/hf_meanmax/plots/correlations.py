@@ -18,7 +18,7 @@ _DARK = 0.75  # correlations beyond this need light text
 
 
 def _label_cells(axes: Axes, names: Sequence[str]) -> None:
-    """Names along both sides, and thin lines between the cells."""
+    """Labels both axes, and draws thin lines between the cells."""
     axes.set_xticks(range(len(names)), names, rotation=90)
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks(np.arange(len(names) + 1) - 0.5, minor=True)

@@ -26,13 +26,13 @@ def plot_latent_attention(
     """The decoder's attention over the latent rows at each step as a heat map (Zhang, Wu, Li and Li 2018, figure 2).
 
     Args:
-        tokens: what was generated at each of T steps.
+        tokens: the tokens generated at each of T steps.
         attentions: weights `(heads, T, L)` of one text and layer.
         row_names: of the L latent rows, for instance `("max", "mean")`.
-        per_head: below the mean over the heads, show each head in a panel of its own.
+        per_head: also show each head in its own panel, below the mean over the heads.
 
     Raises:
-        ValueError: no token, an array of another shape, or weights that are no distribution over the rows.
+        ValueError: no token, an array of another shape, or weights that do not sum to 1 over the rows.
         ImportError: matplotlib is not installed.
     """
     _check_tokens(tokens)
@@ -52,7 +52,7 @@ def plot_latent_attention(
     width = axis.width + 2.6
     figure.set_size_inches(width, (_ROW * len(row_names) + 0.1) * len(panels) + axis.height + 0.3)
     all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-    # Without latent rows these are the tokens of the source.
+    # Without latent rows, the names are source tokens.
     labels, families = token_labels(row_names)
     for axes, (name, weights) in zip(all_axes, panels, strict=True):
         image = axes.imshow(weights.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
@@ -67,12 +67,12 @@ def plot_latent_attention(
 def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Sequence[str]) -> Figure:
     """The gates on the latent rows over time (sigma in equations 19-20 of Zhang, Wu, Li and Zhang).
 
-    Above, the mean over the dimensions of each row as a line, and the range from their 10 % to their 90 % quantile;
-    below, one heat map a row of its dimensions, sorted by their mean over time, neighbours averaged where there are
-    many.
+    Above: for each row, the mean over its dimensions as a line, and the range from the 10 % to the 90 % quantile.
+    Below: for each row, a heat map of its dimensions, sorted by their mean over time; neighbours are averaged if there
+    are many.
 
     Args:
-        tokens: what was generated at each of T steps.
+        tokens: the tokens generated at each of T steps.
         gates: `(T, R, d)` of one text and layer, between 0 and 1.
         row_names: of the R gated rows, for instance `("max", "mean")`.
 
@@ -113,7 +113,7 @@ def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Seque
 def sorted_bins(values: np.ndarray, most: int = _MOST_BINS) -> np.ndarray:
     """Activities `(T, d)` as rows `(bins, T)`: dimensions sorted by their mean over time, the most active first.
 
-    Where there are more than `most` dimensions, as many bins hold the means of neighbours in that order.
+    More than `most` dimensions are averaged, in that order, into `most` bins.
     """
     order = np.argsort(-values.mean(axis=0), kind="stable")
     parts = np.array_split(order, min(most, values.shape[1]))
@@ -121,7 +121,7 @@ def sorted_bins(values: np.ndarray, most: int = _MOST_BINS) -> np.ndarray:
 
 
 def _add_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes] | np.ndarray, label: str, width: float) -> None:
-    """The colour bar of a heat map, as wide in a wide figure as in a narrow one."""
+    """Adds the colour bar of a heat map, with the same width in inches in every figure."""
     scale = figure.colorbar(image, ax=axes, fraction=0.15 / width, pad=0.1 / width, aspect=4 + 4 * len(axes))
     scale.set_label(label, size=8)
     scale.ax.tick_params(labelsize=8)

@@ -1,4 +1,4 @@
-"""A figure of what defences of vectors take from a decoder, and what they leave of similarity."""
+"""A figure of defences of vectors: recovery by a decoder, and the similarity that remains."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _COLOURS = {"none": "0.3", "noise": "C0", "pca": "C1", "leading": "C2", "int8": 
 
 
 def plot_defences(defences: Sequence[Json], floor: float | None = None) -> Figure:
-    """Draws a row for each defence: token F1 of what was decoded and, where it is known, the similarity that is left.
+    """Draws a row for each defence: token F1 of the decoded texts and, if known, the similarity that remains.
 
     Args:
         defences: dicts of `kind`, `name`, `token_f1` (0-1) and perhaps `spearman` (-1 to 1, or None).
-        floor: the token F1 of a decoder that has another text's vector, as a line.
+        floor: the token F1 of decoding another text's vector, drawn as a line.
 
     Raises:
         ValueError: there is no defence.

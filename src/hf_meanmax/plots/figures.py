@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float = 6.4, height: float = 4.8) -> Figure:
-    """A matplotlib figure (inches) of its own, outside pyplot's global state.
+    """A new matplotlib figure (size in inches), outside pyplot's global state.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -34,10 +34,10 @@ def new_figure(width: float = 6.4, height: float = 4.8) -> Figure:
 
 
 def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | None]) -> np.ndarray:
-    """The values as float64, all between 0 and 1, in an array of these axes; None is any size but 0.
+    """Checks that values lie between 0 and 1 and have these axes (None: any size but 0); returns them as float64.
 
     Raises:
-        ValueError: an array of another shape, or a value outside 0..1; the message has the name.
+        ValueError: an array of another shape, or a value outside 0..1; the message includes the name.
     """
     array = np.asarray(values, dtype=np.float64)
     fits = array.ndim == len(axes) and 0 not in array.shape
@@ -51,14 +51,14 @@ def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | No
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes a figure whole or not at all, in the format that the suffix names (`.png`, `.svg`, `.pdf`)."""
+    """Writes a figure atomically, in the format of the suffix (`.png`, `.svg`, `.pdf`)."""
     with replacing_file(path, "wb") as file:
         figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=150)
 
 
 @contextmanager
 def skip_figures_without_matplotlib(missing: str = "No figures were drawn.") -> Iterator[None]:
-    """Where matplotlib is not installed, leaves out what is drawn inside, and says on stderr what is `missing`."""
+    """Without matplotlib, skips the figures drawn inside and prints `missing` on stderr."""
     try:
         yield
     except ImportError as error:
@@ -66,7 +66,7 @@ def skip_figures_without_matplotlib(missing: str = "No figures were drawn.") -> 
 
 
 def figure_data_uri(figure: Figure, dpi: int = 120) -> str:
-    """A figure as a `data:` address of a PNG, for pages that load nothing from elsewhere."""
+    """A figure as a `data:` URI of a PNG, for self-contained pages."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

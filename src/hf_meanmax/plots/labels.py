@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Sans-serif fonts of Chinese, Japanese and Korean as systems ship them; any other font that helps comes after these.
+# Common sans-serif fonts for Chinese, Japanese and Korean, tried before all other fonts.
 _CJK_FONTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
     "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Microsoft YaHei", "SimHei",
     "Heiti TC", "Droid Sans Fallback", "Arial Unicode MS",
 )  # fmt: skip
-# Boxes for every character there is, nothing for any, and bitmaps that matplotlib cannot scale.
+# Fonts that draw a box or nothing for every character, and bitmaps that matplotlib cannot scale.
 _NO_LETTERS = re.compile(r"last ?resort|adobe ?blank|colou?r ?emoji", re.IGNORECASE)
 _MOST_FONTS = 4
 _VISIBLE_SPACE = "\u2423"
@@ -35,10 +35,10 @@ _LONGEST = 24
 
 
 def token_labels(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands for each token on an axis, and the font families that draw it, the usual ones first.
+    """The label of each token on an axis, and the font families that draw the labels, the default ones first.
 
-    White space becomes a visible sign. A token that no installed font can draw becomes its place (`#1` is the first),
-    and a process is warned once.
+    White space becomes a visible sign. A token that no installed font can draw becomes its position (`#1` is the
+    first), with one warning per process.
     """
     from matplotlib import rcParams
 
@@ -57,12 +57,12 @@ def token_labels(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @cache
 def _warn_about_fonts() -> None:
-    """Cached, and so said once: Python's own memory of warnings is lost whenever a library touches the filters."""
+    """Warns once, by the cache: Python's own record of warnings is lost whenever a library changes the filters."""
     warnings.warn(_REMEDY, stacklevel=2)
 
 
 def _families_for(characters: set[str], families: list[str]) -> tuple[list[str], set[str]]:
-    """The fewest further fonts that draw the characters which `families` lack, and the characters that none draws."""
+    """A few further fonts for characters that `families` lack, and the characters that no font draws."""
     from matplotlib.font_manager import FontProperties, fontManager
 
     missing = set(characters)
@@ -96,7 +96,7 @@ def _other_fonts() -> Iterator[tuple[str, str]]:
 
 
 def _drawn(path: str, characters: set[str]) -> set[str]:
-    """Those of the characters that a font file has glyphs for."""
+    """The characters for which a font file has glyphs."""
     from matplotlib.font_manager import get_font
 
     try:
@@ -108,8 +108,8 @@ def _drawn(path: str, characters: set[str]) -> set[str]:
 
 
 class TokenAxis:
-    """Tokens along the x axis of a figure: from left to right where they fit, else upwards, or downwards one character
-    below the other in the scripts that are written so.
+    """Tokens as labels of an x axis: horizontal if they fit; otherwise rotated, or stacked one character below the
+    other in East Asian scripts.
 
     Args:
         tokens: the label of step 0, 1, ...
@@ -120,7 +120,7 @@ class TokenAxis:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._labels, self._families = token_labels(tokens)
-        # Room for each label, but a long text stays a figure that can be saved: then only every k-th is labelled.
+        # The width of a figure that can be saved is limited: in a long text only every k-th token is labelled.
         step = min(0.42, max(_LINE, 12 / len(tokens)), 40 / len(tokens))
         self._every = math.ceil(_LINE / step - 1e-9)
         longest = _LETTER * max(_columns(label) for label in self._labels)
@@ -139,7 +139,7 @@ class TokenAxis:
             fontsize=_POINTS,
             fontfamily=self._families,
             linespacing=0.95,
-            parse_math=False,  # a dollar is a token
+            parse_math=False,  # a dollar sign is a token, not mathematics
         )
         axes.set_xlim(-0.5, len(self._labels) - 0.5)
         for text, stacked in zip(axes.get_xticklabels(), is_stacked, strict=True):
@@ -147,5 +147,5 @@ class TokenAxis:
 
 
 def _columns(label: str) -> int:
-    """Its width in letters; those of Chinese, Japanese and Korean are twice as wide as others."""
+    """The width of a label in letters; Chinese, Japanese and Korean characters count twice."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)

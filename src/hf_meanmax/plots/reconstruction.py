@@ -18,13 +18,13 @@ _MARKERS = "os^Dv<>pX*"
 
 
 def plot_by_length(systems: Mapping[str, Sequence[Json]], metric: str = "bleu") -> Figure:
-    """A score over the length of the text (Zhang, Wu, Li and Zhang, figure 2), one line a system.
+    """Plots a score by length of the text (Zhang, Wu, Li and Zhang, figure 2), one line per system.
 
-    Under each bin stands its number of texts.
+    Each bin is labelled with its number of texts.
 
     Args:
-        systems: the rows of [`~hf_meanmax.evaluation.text_scores.scores_by_length`] by the name of the system.
-            Systems share a place on the axis where their bins are the same.
+        systems: the results of [`~hf_meanmax.evaluation.text_scores.scores_by_length`] by the name of the system. Equal
+            bins of several systems share a position on the axis.
         metric: `"bleu"`, `"chrf"`, `"exact_match"` or `"token_accuracy"`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Figures of evaluations: scores beside those of the controls, and gains over the strongest control."""
+"""Figures of evaluations: scores of models and controls, and gains over the strongest control."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTROL_MARKERS = "v^<>1234"
 
 
 def plot_scores(results: Sequence[Json]) -> Figure:
-    """Draws the main score of each task: models as filled marks, controls as open ones with bars of one deviation.
+    """Draws the main score of each task: models as filled marks, controls as open ones, with standard deviations.
 
     Args:
         results: contents of results.json, of one model or of several.
@@ -90,7 +90,7 @@ def plot_gains(results: Sequence[Json]) -> Figure:
 
 
 def _panels(results: Sequence[Json]) -> list[tuple[str, list[str]]]:
-    """The tasks whose scores are percentages, and those whose are not."""
+    """The tasks scored in percent and the tasks scored by correlation, with axis labels."""
     main = {task: one["tasks"][task]["main"] for one in results for task in one["tasks"]}
     panels = [
         ("percent", [task for task in main if is_percentage(main[task])]),

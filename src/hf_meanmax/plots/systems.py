@@ -1,4 +1,4 @@
-"""A figure of many systems: what each reaches, beside the strongest control of its own."""
+"""A figure of many systems: the score of each, with its strongest control."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def plot_systems(
     label: str,
 ) -> Figure:
     """Draws a line for each system, the best at the top: its score as a filled mark with a bar of one standard
-    deviation over its runs, the strongest control as an open mark; in a panel beside, reconstruction BLEU.
+    deviation over its runs, the strongest control as an open mark; in a second panel, reconstruction BLEU.
 
     Args:
-        scores: of each run, by system.
-        controls: of the strongest control of each run, by system; systems without one are left out.
-        bleu: BLEU of each run, by system; systems that do not reconstruct are left out. Empty, and there is no panel.
-        label: of the scores.
+        scores: scores of all runs, by system.
+        controls: scores of the strongest control of each run, by system; systems without one are left out.
+        bleu: BLEU of each run, by system; systems that do not reconstruct are left out. If empty, there is no panel.
+        label: axis label of the scores.
 
     Raises:
         ValueError: no system.

@@ -1,4 +1,4 @@
-"""Figures of training runs: what their metrics did, step by step."""
+"""Figures of training runs: their metrics by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .figures import new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FEW_POINTS = 20  # are shown one by one
+_FEW_POINTS = 20  # fewer are drawn with markers
 
 
 def plot_training(runs: Mapping[str, Sequence[Json]], metrics: Sequence[str]) -> Figure:
