@@ -1,6 +1,6 @@
-"""Which words an encoder with inner attention reads, and what a classifier makes of them.
+"""The words that an encoder with inner attention reads, and the predictions of a classifier.
 
-Several checkpoints are shown side by side: as shaded texts for the terminal, or as figures, a page of all texts and the
+Several checkpoints are shown side by side: as shaded texts for the terminal, or as a page of all texts, figures and the
 numbers.
 """
 
@@ -31,13 +31,13 @@ _OWNED = (ATTENTION_FILE, ATTENTION_PAGE, "attention-[0-9]*.png")
 
 
 def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[str]) -> list[ReadText]:
-    """What the inner attention of each checkpoint reads of each text; a classifier's label with its probability.
+    """The inner attention of each checkpoint to each text, and a classifier's label with its probability.
 
-    Checkpoints go by their folders' names, or where these are alike by their paths.
+    Checkpoints are named by their folders, or by their paths if these names are equal.
 
     Raises:
-        FileNotFoundError, ValueError: no such checkpoint, one with another pooling, checkpoints that cut texts into
-            other tokens, or no text.
+        FileNotFoundError, ValueError: no such checkpoint, one with another pooling, checkpoints that tokenise texts
+            differently, or no text.
     """
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
@@ -92,7 +92,7 @@ def write_attention(
 ) -> None:
     """Writes a page of all texts, the numbers, and a figure of each of the first `most_figures` texts; all or nothing.
 
-    Without matplotlib the figures are left out, which stderr tells.
+    Without matplotlib the figures are left out, with a message on stderr.
 
     Raises:
         FileExistsError: `folder` is a file.

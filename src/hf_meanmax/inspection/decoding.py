@@ -1,6 +1,6 @@
-"""What a decoder reads while it generates a text again: its attention over the latent rows, or its gates on them.
+"""What a decoder reads while it reconstructs a text: its attention over the latent rows, or its gates on them.
 
-Each text is encoded and decoded greedily; what is recorded goes into figures and into inspection.json.
+Each text is encoded and decoded greedily; the recorded weights are written as figures and to inspection.json.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-[0-9]*-*.png"
 
 @dataclass(frozen=True)
 class DecodingRecord:
-    """What a decoder generated, and what it read at each of the T steps.
+    """A generated text, with the decoder's attention and gates at each of the T steps.
 
     Attributes:
-        text: what was encoded.
-        reconstruction: what was generated.
-        tokens: the T tokens generated; the last one ends the text unless it grew too long.
-        source_tokens: the N tokens that were encoded.
-        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`, or over the source tokens where there
-            are no rows; None where the decoder has none.
-        gates: `(layers, T, R, d)` on the rows `config.gated_rows`; None where the decoder has none.
-        word_weights: `(L, N)` of the tokens in each row of inner attention; None for other poolings.
+        text: the encoded text.
+        reconstruction: the generated text.
+        tokens: the T generated tokens; the last is the end token, unless the length limit was reached.
+        source_tokens: the N encoded tokens.
+        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`, or over the source tokens without
+            latent rows; None if the decoder has no attention.
+        gates: `(layers, T, R, d)` on the rows `config.gated_rows`; None if the decoder has no gates.
+        word_weights: `(L, N)`, the weights of the tokens in each row of inner attention; None for other poolings.
     """
 
     text: str
@@ -66,8 +66,8 @@ class DecodingRecord:
 
     @property
     def alignment(self) -> np.ndarray | None:
-        """What each head of inner attention adds to the alignment of source and generated tokens, in the last layer:
-        `(L, T, N)`; None for other models. A weighted mean, the row behind the heads', is none of them."""
+        """Each inner attention head's part of the last layer's alignment of source and generated tokens, `(L, T, N)`;
+        None for other models. The row of a weighted mean, after those of the heads, is left out."""
         if self.word_weights is None or self.attentions is None:
             return None
         heads = len(self.word_weights)
@@ -81,18 +81,18 @@ def record_decoding(
     text: str,
     target_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> DecodingRecord:
-    """Encodes a text, generates it again (or its translation) greedily, and records what the decoder reads of the rows.
+    """Encodes a text, generates it (or its translation) greedily, and records the decoder's attention and gates.
 
-    The record is that of one forward pass over what was generated, which equals the steps of the generation.
+    They are recorded in one forward pass over the generated text, which equals the steps of the generation.
 
     Args:
         model: an autoencoder in evaluation mode.
         tokenizer: its tokenizer.
         text: one text.
-        target_tokenizer: of the generated text, where it is another.
+        target_tokenizer: tokenizer of the generated text, if it is another.
 
     Raises:
-        ValueError: the decoder reads the latent rows before its first word alone, so there is nothing to record.
+        ValueError: the decoder only reads the latent rows before its first word, so there is nothing to record.
     """
     batch = tokenizer([text], return_tensors="pt").to(model.device)
     with _written_out_attention(model):
@@ -144,7 +144,7 @@ def inner_attention_weights(
 
 @contextmanager
 def _written_out_attention(model: PreTrainedModel) -> Iterator[None]:
-    """The fast implementations of attention give no weights."""
+    """Switches to eager attention, since the fast implementations return no weights."""
     usual = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -154,15 +154,15 @@ def _written_out_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
-    """The only text of the batch, one entry a layer."""
+    """The arrays of the batch's only text, one per layer."""
     return np.stack([layer[0].float().cpu().numpy() for layer in layers]) if layers else None
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Each token as it reads."""
+    """The text of each token."""
     if is_word_level(tokenizer):
         return tokenizer.convert_ids_to_tokens(ids)
-    # Pieces stand for bytes, and look like text only when decoded.
+    # Byte-level pieces are only readable when decoded.
     return [tokenizer.decode([number]) for number in ids]
 
 
@@ -177,19 +177,19 @@ def write_inspection(
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.
 
-    Without matplotlib the figures are left out, which stderr tells.
+    Without matplotlib the figures are left out, with a message on stderr.
 
     Args:
         model: an autoencoder in evaluation mode.
         tokenizer: its tokenizer.
         texts: the texts.
         folder: where to write; an older inspection there is replaced.
-        name: of the checkpoint, for inspection.json.
-        target_tokenizer: of the generated text, where it is another.
+        name: name of the checkpoint, for inspection.json.
+        target_tokenizer: tokenizer of the generated text, if it is another.
         position_texts: further texts, over which each head's weights by relative position are averaged.
 
     Returns:
-        A record a text.
+        One record per text.
 
     Raises:
         ValueError: no text, or the decoder has nothing to show (see [`record_decoding`]).
@@ -229,7 +229,7 @@ def write_inspection(
 
 
 def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> Json:
-    """A record as JSON: attention by layer, head, step and row; of the gates mean and quantiles over the dimensions."""
+    """A record as JSON: attention by layer, head, step and row; gates as mean and quantiles over the dimensions."""
     numbers: Json = {
         "text": record.text,
         "reconstruction": record.reconstruction,
@@ -259,7 +259,7 @@ def _rounded(values: np.ndarray) -> list[object]:
 
 
 def _draw(record: DecodingRecord, config: LatentConfig, folder: Path, name: str) -> None:
-    """One set of figures a layer, and the alignment where there is one."""
+    """Draws one set of figures per layer, and the alignment if there is one."""
     rows = config.pooling_rows if config.has_latents else record.source_tokens
     if record.word_weights is not None:
         save_figure(plot_head_maps(record.source_tokens, record.word_weights), folder / f"{name}-heads.png")

@@ -1,4 +1,4 @@
-"""What each latent row of an encoder reads of each word of a text."""
+"""The share of each word of a text in each latent row of an encoder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def pooling_shares(
     encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """The N tokens of a text, and the share `(N,)` of each in each latent row, by the row's name. Shares sum to 1.
+    """The N tokens of a text, and their shares `(N,)` in each latent row, by the row's name. Shares sum to 1.
 
-    Of a maximum, the share of the dimensions in which the word is the largest. Of a mean, the part of the row's length
-    that comes from the word, where words that point away from it have none. Of inner attention and of the weighted mean
-    of word vectors, the weights. Of the last state, the word that it stands at; of the last states of two networks, the
-    last word and the first.
+    For a maximum: the share of the dimensions in which the word is the largest. For a mean: the word's part of the
+    row's length; words that point away from the row have none. For inner attention and the weighted mean of word
+    vectors: the weights. For a last state: 1 for the last word; for the last states of two directions: a half each for
+    the last and first word.
 
     Raises:
         ValueError: the model has no latent rows.
@@ -41,7 +41,7 @@ def pooling_shares(
         states = encoder.pooler.projection(output.last_hidden_state)[0].float()
         shares |= {row: _READ[row](states).cpu().numpy() for row in config.state_pooling_rows}
         if "last" in shares and config.encoder_type.startswith("bi"):
-            # Half of the row is the first state of the network that reads from the end.
+            # Half of the row is the backward network's state at the first word.
             shares["last"] = (shares["last"] + shares["last"][::-1]) / 2
     if encoder.word_pooler is not None:
         ids = batch["input_ids"][0]
