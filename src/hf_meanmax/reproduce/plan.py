@@ -18,11 +18,11 @@ from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.training.recipes import read_recipe
 
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
-# The command line in a process of its own, in this environment.
+# Runs the command line in a new process of this environment.
 COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
-# What a system that is not trained here has.
+# Settings of a system that is not trained here.
 _OF_MODELS = {"model", "command", "controls"}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
@@ -30,22 +30,22 @@ _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "
 
 @dataclass
 class Plan:
-    """What is to be trained and evaluated.
+    """Systems to train and evaluate.
 
     Attributes:
-        systems: by name, settings of pretraining with `recipe`, or `command` and `model`; one with several `seeds` is
-            a system for each. Any may have `controls` of its own.
-        groups: by system, the name that it has in the table, as the mean with the others of that name.
+        systems: by name, settings of pretraining with `recipe`, or `command` and `model`; several `seeds` give one
+            system each. Any system may have its own `controls`.
+        groups: by system, its name in the table; systems with the same name are averaged.
         common: settings of every pretraining.
-        prepare: `command` and `makes` of what all systems need.
+        prepare: steps with `command` and `makes`, for files that all systems need.
         evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `hf-meanmax evaluate`; and `expand`, a file of word
-            vectors whose words the models with frozen word vectors are given first.
-        reconstruct: `source` and the fields of [`ReconstructionSettings`]; none, and nothing is decoded.
-        cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
-            their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
-            names; and what [`~hf_meanmax.checkpoint.card.CardDescription`] has, of which `data` and `limits`
-            are for systems without a `corpus` of their own. None, and no card is written.
-        written: by system, what its row depends on as the plan has it: a row stays finished wherever the folders lie.
+            vectors whose words are first added to the models with frozen word vectors.
+        reconstruct: `source` and the fields of [`ReconstructionSettings`]; if empty, nothing is decoded.
+        cards: the `folder` of the model cards of systems trained here (the first of several seeds); the `owner` of
+            their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their names;
+            and fields of [`~hf_meanmax.checkpoint.card.CardDescription`], with `data` and `limits` only for systems
+            without a `corpus` of their own. If empty, no card is written.
+        written: by system, the parts of the plan that its row depends on, with unfilled folders: they may move.
     """
 
     systems: dict[str, Json]
@@ -64,7 +64,7 @@ def list_plans() -> list[str]:
 
 
 def _load(path: Path) -> Json:
-    """The parts of a plan file, whose kinds are right."""
+    """The parts of a plan file, with their types checked."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -104,7 +104,7 @@ def _checked_command(command: str, where: str, path: Path) -> list[str]:
 
 
 def _check_parts(content: Json, path: Path) -> None:
-    """Checks the settings of all parts but the systems, puts in the defaults of `evaluate`, and drops empty `cards`."""
+    """Checks all parts but the systems, fills in defaults of `evaluate`, and drops empty settings of `cards`."""
     reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
     known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
     for part, names in known.items():
@@ -140,12 +140,12 @@ def _check_parts(content: Json, path: Path) -> None:
 
 
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
-    """Reads a plan, from a file or of the package by its name, and puts in the folders.
+    """Reads a plan, from a file or a packaged one by its name, and fills in the folders.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no plan: an unknown part, no system, a system that is neither trained nor named, or `seeds`
-            of one that is not trained here.
+        ValueError: it is not a plan: an unknown part, no system, a system without `recipe` or `model`, or `seeds` of a
+            system without `recipe`.
     """
     path = Path(path)
     if not path.is_file() and str(path) in list_plans():
@@ -178,7 +178,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             written[one] = {"system": {**common, **settings}, **parts}
             recipe = str(systems[one].get("recipe", ""))
             if Path(recipe).is_file() and recipe not in made:
-                # What a file says may change under its name.
+                # The content of a recipe file may change under the same name.
                 written[one]["system"]["recipe_settings"] = read_recipe(recipe)
     places = [folder_name(name) for name in systems]
     for name in systems:
@@ -202,18 +202,18 @@ def _with_seeds(name: str, system: Json, path: Path) -> dict[str, Json]:
 
 
 def folder_name(name: str) -> str:
-    """A system's name as that of a folder."""
+    """A system's name as a folder name."""
     return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
 
 
 def is_finished(plan: Plan, name: str, row: Json) -> bool:
-    """Whether a row was made of the system as the plan has it, and of the weights that its folder has now."""
+    """Whether a row was made with the system's current plan and its folder's current weights."""
     is_as_before = row.get("weights") in (None, given_weights(plan.systems[name]))
     return is_as_before and bool(row.get("plan") == plan.written[name])
 
 
 def given_weights(system: Json) -> list[list[object]] | None:
-    """Names, sizes and times of the weights of a system that is a folder from elsewhere, which may be trained anew."""
+    """Names, sizes and times of the weight files of a system that is an existing folder; None for other systems."""
     folder = Path(system.get("model", ""))
     if "command" in system or "recipe" in system or not (folder / "config.json").is_file():
         return None
@@ -222,7 +222,7 @@ def given_weights(system: Json) -> list[list[object]] | None:
 
 
 def split_command(command: str) -> list[str]:
-    """A command; `python` and `hf-meanmax` are those that run this."""
+    """Splits a command into words; `python` and `hf-meanmax` become those of this environment."""
     words = shlex.split(command)
     own = {"python": (sys.executable,), "hf-meanmax": COMMAND}
     return [*own[words[0]], *words[1:]] if words and words[0] in own else words
@@ -233,13 +233,13 @@ def as_text(value: object) -> str:
 
 
 def fill_in(value: Any, folders: Mapping[str, str]) -> Any:
-    """`value` with the folders in the places of their names, at any depth."""
+    """`value` with folders in place of `{data}`, `{output}` or `{run}`, at any depth."""
     if isinstance(value, str):
         for name, folder in folders.items():
             value = value.replace(name, folder)
         return value
     if isinstance(value, dict):
         quoted = {name: shlex.quote(folder) for name, folder in folders.items()}
-        # A command is cut into its words later, and a folder may have a space in its name.
+        # A command is split into words later, and a folder's name may contain a space.
         return {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
     return [fill_in(part, folders) for part in value] if isinstance(value, list) else value

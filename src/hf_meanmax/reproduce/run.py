@@ -1,25 +1,25 @@
-"""A list of systems, trained one after the other, evaluated alike, and put into one table.
+"""Trains a list of systems one after the other, evaluates them alike, and writes one table.
 
     hf-meanmax reproduce books.yaml --data data --output results/books
 
-The list is YAML; `{data}` and `{output}` stand for folders in every text, and so does `{run}`, the system's own folder,
-but for `prepare` and `cards`:
+The list is YAML. In every text `{data}` and `{output}` stand for folders, and `{run}` for the system's own folder
+(except in `prepare` and `cards`):
 
     prepare:  # commands, each run once, before all systems
       - command: "hf-meanmax vectors {data}/books/*.txt --output {output}/vectors.safetensors"
         makes: "{output}/vectors.safetensors"
     common: {corpus: "{data}/books/*.txt", max_training_tokens: 10000000}
     systems:
-      mean-max AAE: {recipe: mean-max-aae-small}  # and settings of `pretrain`, which win over `common`
+      mean-max AAE: {recipe: mean-max-aae-small}  # and settings of `pretrain`, which override `common`
       mean AAE: {recipe: mean-max-aae-small, pooling: mean, seeds: [0, 1, 2]}  # three runs, one line of the table
-      TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
-      MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2, controls: none}  # or is one; with other controls
+      TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # any command that makes an encoder
+      MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2, controls: none}  # or an existing one; other controls
     evaluate: {tasks: ten, controls: all, seeds: 3, expand: "{output}/vectors.safetensors"}
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
-    cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card of each
+    cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card for each
 
-A finished system is not run again, an interrupted one resumes; a failure is reported at the end, after
-the others. Several processes may work on one list: each leaves out what another is at."""
+A finished system is not run again, and an interrupted one resumes; failures are reported at the end, after the other
+systems. Several processes may share one list: each skips the systems that others are working on."""
 
 from __future__ import annotations
 
@@ -80,20 +80,20 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     """Trains and evaluates the systems that are not finished, and writes the table after each.
 
     Args:
-        plan: what to do.
+        plan: the plan.
         data: the folder with `senteval/`.
-        output: where to write: a row a system in rows.json, table.md, systems.png (with matplotlib), report.md with
-            all controls and the published rows, and each system's results.json and metrics.jsonl; runs and checkpoints
-            are in its sub-folder `runs`.
-        only: names of systems, with or without their seed; by default all.
+        output: the folder to write to: a row per system in rows.json, table.md, systems.png (with matplotlib),
+            report.md with all controls and the published rows, and each system's results.json and metrics.jsonl; runs
+            and checkpoints are in its sub-folder `runs`.
+        only: names of systems, with or without their seed (default: all).
 
     Returns:
-        What went wrong, by the name of the system.
+        Error messages, by the name of the system.
 
     Raises:
         FileNotFoundError: the data of a task, the texts of `reconstruct` or the words of `expand` are missing.
-        ValueError: an unknown name in `only`, an unknown task or control, a preparation that did not make what it
-            should, or one whose file another command made.
+        ValueError: an unknown name in `only`, an unknown task or control, a preparation that did not make its file, or
+            whose file was made by another command.
         ChildProcessError: a preparation failed.
     """
     output = Path(output)
@@ -123,7 +123,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                 _write_card(plan, name, output, anew=True)
         except Timeout:
             print(f"Another process is working on {name!r}; it is skipped here.", flush=True)
-        # A RuntimeError is torch's, such as too little memory for decoding.
+        # torch raises RuntimeError, for instance if memory is too small for decoding.
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             failures[name] = str(error)
     with results:
@@ -132,20 +132,20 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
 
 
 def _noted(name: str, output: Path) -> Json:
-    """What an earlier call noted of a system, as long as its results are there."""
+    """The row of a system from an earlier call, if its results still exist."""
     return read_rows(output).get(name, {}) if (output / folder_name(name) / RESULTS).is_file() else {}
 
 
 def _add_row(plan: Plan, name: str, row: Json, output: Path) -> None:
     rows = {**read_rows(output), name: row}
-    # Those of systems that the plan no longer has come last.
+    # Rows of systems that the plan no longer has come last.
     order = dict.fromkeys(known for known in (*plan.systems, *rows) if known in rows)
     write_json(output / ROWS, {known: rows[known] for known in order})
     write_tables(plan, output)
 
 
 def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> None:
-    """Checks at once what would end an evaluation hours later."""
+    """Checks early what would make an evaluation fail hours later."""
     load_tasks(plan.evaluate["tasks"], data, not plan.evaluate["any_size"])
     for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
         control_kinds(str(kinds))
@@ -173,7 +173,7 @@ def _check_training(plan: Plan, names: Sequence[str]) -> None:
 
 
 def _check_prepared(plan: Plan) -> None:
-    """Reports texts and words that are missing before the training, not after it."""
+    """Raises an error for missing texts and words before the training, not after it."""
     source, words = plan.reconstruct.get("source"), plan.evaluate["expand"]
     if source and "{run}" not in str(source):
         next(iter(_reconstruction_settings(plan).open_texts(source)), None)
@@ -186,10 +186,10 @@ def _reconstruction_settings(plan: Plan) -> ReconstructionSettings:
 
 
 def _prepare(plan: Plan, output: Path) -> None:
-    """Makes what is not there."""
+    """Runs the preparation steps whose files do not exist."""
     record = output / RUNS / PREPARED
     made = _made_by(output)
-    # As the plan has it: a file stays prepared wherever the folders lie.
+    # Steps are recorded with unfilled folders: a file stays prepared if the folders move.
     for step, written in zip(plan.prepare, _written_steps(plan), strict=True):
         path = Path(step["makes"])
         before = made.get(written["makes"], written["command"])
@@ -209,7 +209,7 @@ def _prepare(plan: Plan, output: Path) -> None:
             try:
                 _run(split_command(step["command"]))
             except BaseException:
-                # A part of the file would be taken for the whole.
+                # A partial file would be taken for a complete one.
                 if path.is_file():
                     path.unlink()
                 raise
@@ -220,8 +220,8 @@ def _prepare(plan: Plan, output: Path) -> None:
 
 
 def _made_by(output: Path) -> dict[str, str | None]:
-    """The command that made each prepared file, both as the plan has them; none for a file that was there before, and
-    None for one that was not finished."""
+    """The command that made each prepared file, both as written in the plan. A file that existed before has no entry,
+    and an unfinished one has None."""
     path = output / RUNS / PREPARED
     return read_json(path) if path.is_file() else {}
 
@@ -249,7 +249,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
         own = {**_of_training(system), "output_dir": str(run)}
         settings = {**plan.common, **own}
         recipe = str(settings.pop("recipe"))
-        # What all systems share may be nothing to one of them.
+        # Common settings may have no effect on this system.
         arguments: PretrainArguments = arguments_from_settings({**read_recipe(recipe), **settings})
         unread = arguments.without_effect()
         command = [*COMMAND, "pretrain", recipe]
@@ -269,7 +269,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
     kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss", "validation_bleu")
     row["training"] = training = {key: trained.get("results", {}).get(key) for key in kept}
     if training["minutes"] and training["tokens"]:
-        # Of the whole training by the clock, whatever made the model.
+        # Over the wall-clock time of the whole training.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
     evaluated = model
     if plan.evaluate["expand"] and _can_expand(model, plan.evaluate["expand"]):
@@ -293,7 +293,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
 
 
 def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
-    """A model card for the system, or for the first of its seeds, unless its model is not here."""
+    """Writes a model card for the system, or for the first of its seeds, if its model is here."""
     group = plan.groups[name]
     seeds = [other for other in plan.systems if plan.groups[other] == group]
     known = read_rows(output)
@@ -308,12 +308,12 @@ def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
     folder, owner, title = cards.pop("folder"), cards.pop("owner", None), cards.pop("prefix", "") + folder_name(group)
     path = Path(folder) / f"{title}.md"
     if "corpus" in plan.systems[name]:
-        # What the plan says of its texts is not of this system's.
+        # The plan's description of the texts does not apply to a system with its own corpus.
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         figures = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
         if len(rows) > 1:
-            # Of which this model is one, and not the best or the worst on purpose.
+            # Means over all seeds: the model of the first seed is neither the best nor the worst by choice.
             for part, key in [("averages", key) for key in row["averages"]] + [("reconstruction", "bleu")]:
                 of_all = [one[part][key] for one in rows.values() if key in one.get(part, {})]
                 figures[f"{key}, {len(of_all)} seeds"] = format_mean(of_all, 1)
@@ -335,11 +335,11 @@ def _of_training(system: Json) -> Json:
 
 
 def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> None:
-    """Runs the command if its model is not there.
+    """Runs the command if its model does not exist.
 
     Raises:
-        ValueError: the model was made, or is half made, with other settings or from other prepared files.
-        ChildProcessError: the command failed, or was stopped before it had a model.
+        ValueError: the finished or unfinished model was made with other settings or from other prepared files.
+        ChildProcessError: the command failed, or ended without a model.
     """
     record = run / SYSTEM_FILE
     is_made = (model / "modules.json").is_file()
@@ -363,7 +363,7 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
 
 
 def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
-    """In a process of its own, whose memory is free again afterwards."""
+    """The command that evaluates a model, as a separate process to free its memory afterwards."""
     options = {**plan.evaluate, "controls": plan.systems[name].get("controls", plan.evaluate["controls"])}
     command = [
         *COMMAND, "evaluate", model, "--data", str(data),
@@ -374,7 +374,7 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
 
 
 def _can_expand(model: str, words: str) -> bool:
-    """Whether more words of a file fit a model: its words are frozen, and were those of a file of this name."""
+    """Whether a file's words can be added to a model: its word vectors are frozen and from a file of this name."""
     config = _whole_config(model)
     if config is None or not config.freeze_word_embeddings:
         return False
@@ -386,7 +386,7 @@ def _can_expand(model: str, words: str) -> bool:
 
 
 def _whole_config(model: str) -> LatentConfig | None:
-    """Of a checkpoint folder that holds no encoder alone."""
+    """The config of a checkpoint folder of this package; None for an encoder alone and for other models."""
     config = check_checkpoint(model, encoder_alone=True) if is_own_checkpoint(model) else None
     return None if config is None or is_encoder_alone(config) else config
 
@@ -399,7 +399,7 @@ def _can_reconstruct(model: str, trained: Json) -> bool:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Runs a command; who stops this process stops the command, and waits until it has saved what it needs to go on.
+    """Runs a command. Stopping this process also stops the command, after it has saved what it needs to resume.
 
     Raises:
         ChildProcessError: it failed.
@@ -418,7 +418,7 @@ def _run(command: Sequence[str]) -> None:
             process.terminate()
 
     in_main = threading.current_thread() is threading.main_thread()
-    # Before the command starts, or who stops this process in between leaves the command behind.
+    # Set before the command starts, or a signal in between would leave the command running.
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT) if in_main}
     try:
         process = subprocess.Popen(command)

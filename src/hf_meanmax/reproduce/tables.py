@@ -28,8 +28,8 @@ their word vectors and controls.
 
 
 def write_tables(plan: Plan, output: Path) -> None:
-    """Writes table.md, report.md and systems.png of the finished rows; of a system with several seeds, the mean and
-    the standard deviation of those that are finished."""
+    """Writes table.md, report.md and systems.png of the finished rows; a system with several seeds has the mean and the
+    standard deviation of its finished ones."""
     rows = {name: row for name, row in read_rows(output).items() if name in plan.systems}
     for name in [name for name in rows if not (output / folder_name(name) / RESULTS).is_file()]:
         print(f"{output / folder_name(name)} is not there any more; the table has no line of {name!r}.", flush=True)
@@ -44,7 +44,7 @@ def write_tables(plan: Plan, output: Path) -> None:
     for name, one in results.items():
         if shared[one.name] > 1:
             one.model["name"] = name
-    # STSB trains on the vectors.
+    # STSB is left out of the mean: it fits a layer to the vectors.
     tasks = dict.fromkeys(task for row in rows.values() for task in row["scores"])
     sts = [task for task in tasks if task.startswith("STS") and task != "STSB"]
     numbers = {name: _numbers(row, results[name], sts) for name, row in rows.items()}
@@ -56,7 +56,7 @@ def write_tables(plan: Plan, output: Path) -> None:
         for column in columns:
             found = [part[column] for name in names for part in numbers[name] if column in part]
             line.append(format_mean([value for value, _ in found], found[0][1] if found else 0))
-        # Some, such as word vectors of several threads, come out otherwise each time that they are made.
+        # Some files, such as word vectors trained in several threads, differ each time they are made.
         files = ["".join(digest[:4] for digest in rows[name].get("prepared", {}).values()) or "?" for name in names]
         is_trained = any("recipe" in plan.systems[name] for name in names)
         lines.append([*line, str(len(names)), ", ".join(dict.fromkeys(files)) if is_trained and plan.prepare else ""])
@@ -68,7 +68,7 @@ def write_tables(plan: Plan, output: Path) -> None:
 
 
 def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, tuple[float | None, int]]]:
-    """What the table shows of a system, part by part: by column the number and its digits."""
+    """The numbers of a system in the table, in parts: by column, the number and its decimals."""
     mains = {task: results.tasks[task]["main"] for task in row["scores"] if task in results.tasks}
     has_all = all(task in row["scores"] for task in sts)
     similarity = statistics.fmean(row["scores"][task]["pearson"] for task in sts) if sts and has_all else None
@@ -88,7 +88,7 @@ def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, 
 
 
 def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str, Results], output: Path) -> None:
-    """The first average that all systems have beside their strongest controls, and BLEU."""
+    """Draws the first average that all systems have, with their strongest controls, and BLEU."""
     shared = [
         key for key in next(iter(rows.values()))["averages"] if all(key in row["averages"] for row in rows.values())
     ]
@@ -112,7 +112,7 @@ def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str,
 
 
 def format_mean(values: Sequence[float | None], digits: int) -> str:
-    """The mean, and the standard deviation of several; empty where nothing is known."""
+    """The mean, with the standard deviation of several values; empty without values."""
     known = [value for value in values if value is not None]
     if not known:
         return ""

@@ -1,7 +1,7 @@
-"""Translators side by side: BLEU beside the scores of their representations, and how the two go together (Cifka 2018,
+"""Compares translators: BLEU, the scores of their representations, and the correlations between them (Cifka 2018,
 chapter 5).
 
-The scores come from the output folders of `hf-meanmax evaluate`; the translations are made here, and kept.
+The scores come from the output folders of `hf-meanmax evaluate`; BLEU is computed here and cached.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def score_translator(
     batch_size: int = 64,
     known: Json | None = None,
 ) -> Json:
-    """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, and what it is.
+    """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, with its architecture and size.
 
     Args:
         folder: a checkpoint that translates.
         pairs: source texts and their translations, by the name of the set.
         batch_size: texts translated together.
-        known: what this returned before; sets are not translated again where the weights and the texts are the same.
+        known: an earlier result; sets are not translated again if the weights and the texts are the same.
 
     Returns:
-        `architecture`, `heads`, `size` (of the representation, 0 where there is none), `BLEU NAME` of each set, and
+        `architecture`, `heads`, `size` (of the representation, 0 if there is none), `BLEU NAME` of each set, and
         `fingerprint`, hashes of the weights and of each set's texts.
 
     Raises:
@@ -68,7 +68,7 @@ def score_translator(
             continue
         corpus = Documents([texts])
         translations = list(translate_corpus(model, tokenizer, target_tokenizer, corpus, batch_size=batch_size))
-        # A document ends in a blank line.
+        # Without the blank line that ends the document.
         scores[f"BLEU {name}"] = score_texts(
             translations[: len(texts)], references, tokenization_of(references, "13a"), rouge=False
         ).bleu
@@ -76,8 +76,8 @@ def score_translator(
 
 
 def representation_scores(results: Results) -> dict[str, float]:
-    """What the thesis's tables have of an encoder: the mean accuracy of the classification tasks, the mean correlation
-    (times 100) of the similarity and relatedness tasks, and the metrics of the paraphrase clusters."""
+    """An encoder's scores as in the tables of Cifka 2018: the mean accuracy of the classification tasks, the mean
+    correlation (times 100) of the similarity and relatedness tasks, and the metrics of the paraphrase clusters."""
     by_kind: dict[str, list[float]] = {"accuracy": [], "pearson": []}
     for task, found in results.scores.items():
         main = results.tasks[task]["main"]
@@ -102,14 +102,14 @@ def compare_translators(
     batch_size: int = 64,
 ) -> dict[str, Json]:
     """Writes a table and the numbers of translators and, of three or more, the heat map of correlations between BLEU
-    and the scores of the representations. What was translated before, by the same weights, is not translated again.
+    and the scores of the representations. Sets are not translated again by the same weights.
 
     Args:
         folders: checkpoints by the name of the system.
         pairs: source texts and their translations, by the name of the set.
         output: a folder.
-        results: the output folder of `hf-meanmax evaluate` with a folder for each system; systems that have none
-            there, or no representation, have no scores but BLEU.
+        results: the output folder of `hf-meanmax evaluate` with a folder for each system; systems without a folder
+            there, or without a representation, only have BLEU.
         batch_size: texts translated together.
 
     Returns:
@@ -142,8 +142,7 @@ def compare_translators(
         header = ["system", "rows", "size", *(key.replace("_", " ") for key in metrics)]
         file.write(markdown_table(header, rows, "l" + "r" * (len(header) - 1)) + "\n")
     if len(systems) >= MIN_MODELS:
-        # How many rows the representation has is one of the things that the thesis correlates; a system without a
-        # representation has none.
+        # As in Cifka 2018, the number of rows is correlated too; a system without a representation has none.
         shown = {
             name: {"rows": scores["heads"] or None, **{key: scores.get(key) for key in metrics}}
             for name, scores in systems.items()
