@@ -1,4 +1,4 @@
-"""What the page's tabs compute, for any checkpoint and any SentenceTransformer."""
+"""The computations of the page's tabs, for any checkpoint and any SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ NO_ROWS = "This model is none of hf_meanmax, so what its pooling reads is not kn
 
 @dataclass(frozen=True)
 class DecodedText:
-    """A text that was decoded from a vector.
+    """A text decoded from a vector.
 
     Attributes:
-        text: the text; it ends in "..." where it was cut.
-        tokens: its tokens, the end token too where it was reached.
-        probabilities: of each token, given those before it.
+        text: the text; it ends in "..." if it was cut.
+        tokens: its tokens, including the end token if it was reached.
+        probabilities: the probability of each token, given those before it.
     """
 
     text: str
@@ -58,7 +58,7 @@ class DecodedText:
 
 @dataclass(frozen=True)
 class EncodedSentences:
-    """Sentences and their vectors of unit length `(n, D)`; `seconds` is what encoding took."""
+    """Sentences and their vectors of unit length `(n, D)`; `seconds` is the time for encoding."""
 
     texts: list[str]
     vectors: np.ndarray
@@ -75,7 +75,7 @@ class SearchResult:
 
 
 def given_text(text: str | None, name: str) -> str:
-    """A text from the page on one line.
+    """A text from the page, joined into one line.
 
     Raises:
         ValueError: it is empty or too long.
@@ -89,7 +89,7 @@ def given_text(text: str | None, name: str) -> str:
 
 
 class DemoModel:
-    """A model with all that the page needs of it.
+    """A model with the functions that the page needs.
 
     Args:
         name: a checkpoint folder, any SentenceTransformer's folder, or a name on the Hub.
@@ -115,14 +115,14 @@ class DemoModel:
 
     @property
     def dimension(self) -> int:
-        """Numbers of a vector."""
+        """Dimension of the vectors."""
         return embedding_dimension(self.embedder)
 
     def similarity(self, texts: Sequence[str]) -> np.ndarray:
         """Cosines `(n, n)` of texts.
 
         Raises:
-            ValueError: there are too few or too many.
+            ValueError: there are too few or too many texts.
         """
         if not 2 <= len(texts) <= MOST_TEXTS:
             raise ValueError(f"Write 2 to {MOST_TEXTS} texts, one a line; got {len(texts)}.")
@@ -131,7 +131,7 @@ class DemoModel:
 
     @torch.no_grad()
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """What the decoder reads of texts `(n, D)`, as the model gives it, whatever the export scales.
+        """The vectors `(n, D)` of texts for the decoder: the model's own output, without the scaling of an export.
 
         Raises:
             ValueError: the model has no decoder.
@@ -182,8 +182,8 @@ class DemoModel:
     def decode_text(
         self, text: str, noise: float, kept: float, seed: int
     ) -> tuple[np.ndarray, np.ndarray, DecodedText]:
-        """The vector `(D,)` of a text, the vector after `noise` (standard deviation, in those of the vector's numbers)
-        with the share `kept` of its largest numbers, and what that one decodes to.
+        """The vector `(D,)` of a text, the changed vector, and the text decoded from it: `noise` (in standard
+        deviations of the vector's numbers) is added, then all but the share `kept` of the largest numbers become 0.
 
         Raises:
             ValueError: the model has no decoder, or the text is empty or too long.
@@ -196,8 +196,8 @@ class DemoModel:
         return vector, changed, self.decode(changed[None])[0]
 
     def between(self, first: str, second: str, steps: int) -> list[tuple[float, np.ndarray, DecodedText]]:
-        """The path between the vectors of two texts in so many steps: the share of the second, the cosines to both, and
-        what the vector decodes to.
+        """The path between the vectors of two texts in `steps` points: the share of the second, the cosines to both,
+        and the text decoded from the point.
 
         Raises:
             ValueError: the model has no decoder, or a text is empty or too long.
@@ -221,7 +221,7 @@ class DemoModel:
         return self.embed([line for line in lines if line])
 
     def read_corpus(self, path: str | None) -> EncodedSentences:
-        """The sentences of a text file, one a line; those that come with the demo without one.
+        """The sentences of a text file, one per line; without a file, those that come with the demo.
 
         Raises:
             ValueError: the file is too large, has no sentence or too many, or is not UTF-8.
@@ -259,15 +259,15 @@ class DemoModel:
         return SearchResult(neighbors, encoded - start, searched - encoded)
 
     def attention(self, text: str) -> tuple[list[str], dict[str, np.ndarray], DecodingRecord | None]:
-        """What each latent row reads of each token of a text, and what the decoder reads of the rows (None where it has
-        no attention over them, or there is no decoder).
+        """The share of each token of a text in each latent row, and the decoder's attention over the rows (None if it
+        has no such attention, or there is no decoder).
 
         Raises:
             ValueError: the model is none of this package, or the text is empty or too long.
         """
         if self.encoder is None:
             raise ValueError(NO_ROWS)
-        most = (self.embedder.max_seq_length or NO_LIMIT) - 1  # beside the end token
+        most = (self.embedder.max_seq_length or NO_LIMIT) - 1  # room for the end token
         given = default_prompt(self.embedder) + given_text(text, "The text")
         text = "".join(split_tokens(self.tokenizer, given, most)[0])
         tokens, shares = pooling_shares(self.encoder, self.tokenizer, text)
@@ -275,6 +275,6 @@ class DemoModel:
         if self.model is not None and self.model.config.is_autoregressive:
             try:
                 record = record_decoding(self.model, self.tokenizer, text, self.target_tokenizer)
-            except ValueError:  # a decoder that reads the rows before its first word alone
+            except ValueError:  # a decoder that only reads the rows before its first word
                 record = None
         return tokens, shares, record

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradio.components import Component, Textbox
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Uploads and their vectors are kept for an hour, and looked at each hour.
+# Uploads and their vectors are kept for an hour; expired ones are deleted once an hour.
 _SECONDS_KEPT = 3600
 
 # A corpus and the file that it was read from.
@@ -34,12 +34,12 @@ _SENTENCES = (
     "When does the next train go to the sea?",
     "She closed the letter and did not answer.",
 )
-# Nothing of the page comes from another machine, whatever gradio's own template names.
+# The page loads nothing from other machines, although gradio's template names some.
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 
 def load_gradio() -> ModuleType:
-    """gradio, without what it would send home.
+    """Imports gradio with its analytics turned off.
 
     Raises:
         ImportError: it is not installed.
@@ -57,7 +57,7 @@ def build_page(model: DemoModel) -> Blocks:
     gr = load_gradio()
     with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(_SECONDS_KEPT, _SECONDS_KEPT)) as page:
         gr.Markdown(f"## hf_meanmax\n`{shared_name(model.name)}`: vectors of {model.dimension:,} numbers")
-        # What a tab says where the model lacks what it shows.
+        # The message of a tab that the model does not support.
         no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
         for label, fill, missing in (
             ("Similarity", _similarity_tab, ""),
@@ -79,8 +79,8 @@ def launch(model: str, host: str = "127.0.0.1", port: int | None = None, trust_r
 
     Args:
         model: a checkpoint folder, any SentenceTransformer's folder, or a name on the Hub.
-        host: the address to listen at; the default is reached from this machine alone.
-        port: by default the first that is free from 7860.
+        host: the address to listen on; the default is only reachable from this machine.
+        port: the port (default: the first free one from 7860).
         trust_remote_code: run code that comes with the model.
 
     Raises:
@@ -90,7 +90,7 @@ def launch(model: str, host: str = "127.0.0.1", port: int | None = None, trust_r
     """
     load_gradio()
     try:
-        # gradio would tell of its own arguments, and of a wrong address a hundred times.
+        # gradio's errors would name its own arguments, and repeat a wrong address a hundred times.
         socket.create_server((host, port or 0)).close()
     except OSError as error:
         place, reason = host if port is None else f"{host}, port {port},", str(error.strerror).partition(" (")[0]
@@ -118,7 +118,7 @@ def launch_settings() -> Json:
 
 
 class _OwnMachineAlone:
-    """Has the browser load everything from this server."""
+    """Adds a header that makes the browser load everything from this server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -133,7 +133,7 @@ class _OwnMachineAlone:
 
 
 def shown(run: Callable[..., str]) -> Callable[..., str]:
-    """A handler of the page: what goes wrong becomes a message in its place."""
+    """Wraps a handler of the page: errors become a message in place of its output."""
 
     def handler(*args: object) -> str:
         try:
@@ -150,7 +150,7 @@ def shown(run: Callable[..., str]) -> Callable[..., str]:
 def _output(
     gr: ModuleType, run: Callable[..., str], inputs: list[Component], label: str, also: Textbox | None = None
 ) -> None:
-    """A button and what it shows, which the text fields' Enter key asks for as well."""
+    """Adds a button and its output; the Enter key in the text field `also` triggers it as well."""
     button = gr.Button(label, variant="primary")
     output = gr.HTML()
     triggers = [button.click, *(() if also is None else (also.submit,))]
@@ -204,7 +204,7 @@ def _search_tab(gr: ModuleType, model: DemoModel) -> None:
             file = gr.File(label="Text file", file_types=[".txt"], height=160)
             gr.HTML(panels.panel(f'<p class="note">UTF-8, {limit}</p>'))
         count = gr.Slider(1, 20, 5, step=1, label="Neighbours", min_width=280)
-    # The last file's vectors, of each visitor apart.
+    # The vectors of the last file, separate for each visitor.
     kept = gr.State(None, time_to_live=_SECONDS_KEPT)
 
     def handler(query: str, path: str | None, count: float, known: _Known | None) -> tuple[str, _Known | None]:

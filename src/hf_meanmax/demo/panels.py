@@ -1,4 +1,4 @@
-"""What the tabs show, as HTML that loads nothing from elsewhere."""
+"""The output of the tabs, as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _BLUE = "8,81,156"
 
 
 def panel(content: str) -> str:
-    """The frame of everything that is shown."""
+    """Wraps content in the frame of all output."""
     return f'<div class="hm">{content}</div>'
 
 
 def message_panel(text: str) -> str:
-    """What went wrong, for the reader of the page."""
+    """An error message for the reader of the page."""
     return panel(f'<p class="message" role="alert">{escape(text)}</p>')
 
 
@@ -65,7 +65,7 @@ def similarity_panel(texts: Sequence[str], cosines: np.ndarray) -> str:
 
 
 def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: DecodedText) -> str:
-    """A text that was decoded, with the probability of each token."""
+    """A decoded text, with the probability of each token."""
     (cosine,) = paired_cosines(vector[None], changed[None])
     tokens = "".join(
         f'<span style="{_shade(value)}">{escape(token)}<small>{value:.2f}</small></span>'
@@ -79,7 +79,7 @@ def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: DecodedText)
 
 
 def between_panel(path: Sequence[tuple[float, np.ndarray, DecodedText]]) -> str:
-    """The steps of a path between two vectors, a row a step."""
+    """The steps of a path between two vectors, a row per step."""
     rows = "".join(
         f'<tr><td class="number">{share:.2f}</td><td class="number" style="{_shade(cosines[0])}">{cosines[0]:.2f}</td>'
         f'<td class="number" style="{_shade(cosines[1])}">{cosines[1]:.2f}</td><td>{escape(decoded.text)}</td></tr>'
@@ -93,7 +93,7 @@ def between_panel(path: Sequence[tuple[float, np.ndarray, DecodedText]]) -> str:
 
 
 def search_panel(corpus: EncodedSentences, found: SearchResult) -> str:
-    """The nearest sentences, and what finding them took."""
+    """The nearest sentences, and the time to find them."""
     rows = "".join(
         f'<tr><td class="number" style="{_shade(score)}">{score:.2f}</td><td>{escape(text)}</td></tr>'
         for score, text in found.neighbors
@@ -115,7 +115,7 @@ _READS = {
 
 
 def attention_panel(tokens: Sequence[str], shares: Mapping[str, np.ndarray], record: DecodingRecord | None) -> str:
-    """What each latent row reads of each word, side by side; below, what the decoder reads of the rows."""
+    """The share of each word in each latent row, side by side; below, the decoder's attention over the rows."""
     top = max(float(values.max()) for values in shares.values())
     parts = [
         f"<section><h4>{escape(name.replace('_', ' '))}</h4>"
@@ -132,7 +132,7 @@ def _strongest(tokens: Sequence[str], values: np.ndarray) -> str:
 
 
 def _reading(record: DecodingRecord, names: Sequence[str]) -> str:
-    """The decoder's attention over the latent rows at each token that it generates, the mean of heads and layers."""
+    """The decoder's attention over the latent rows at each generated token, averaged over heads and layers."""
     if record.attentions is None or record.attentions.shape[-1] != len(names):
         return ""
     weights = record.attentions.mean(axis=(0, 1))

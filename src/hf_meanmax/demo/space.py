@@ -38,14 +38,14 @@ The same page on your own machine: `hf-meanmax demo MODEL`.
 
 
 def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_meanmax") -> Path:
-    """Writes the page of a model as a folder for a Space, whole or not at all; of what was changed by hand in a Space
-    that is there, a copy is kept.
+    """Writes the page of a model as a folder for a Space, atomically; files of an existing Space that were changed by
+    hand are kept as copies.
 
     Args:
-        model: a checkpoint folder, which goes along with its matrices in float16; or a name on the Hub, which the Space
-            loads from there.
+        model: a checkpoint folder, which is included with its matrices in float16; or a name on the Hub, from which the
+            Space loads it.
         folder: where to write.
-        title: of the Space.
+        title: title of the Space.
 
     Returns:
         The folder.
@@ -92,8 +92,8 @@ def push_space(
     """Pushes the page of a model to the Hub as a Space, in one commit.
 
     Args:
-        model: as in `write_space`, or a folder that it has written, whose page is sent as it is.
-        repo_id: `USER/NAME` of the Space, which is made if need be.
+        model: as for `write_space`, or a folder written by it, which is uploaded unchanged.
+        repo_id: `USER/NAME` of the Space, which is created if needed.
         private, token, revision, exist_ok: as in [`push`][hf_meanmax.checkpoint.hub.push].
 
     Returns:
@@ -104,7 +104,7 @@ def push_space(
     """
     is_space = _is_space(Path(model))
     if not is_space:
-        _folder_of(model)  # before the Hub is asked
+        _folder_of(model)  # before the Hub is contacted
     api = sign_in(repo_id, token)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(model) if is_space else write_space(model, Path(scratch) / "space", repo_id.rpartition("/")[2])
@@ -122,7 +122,7 @@ def push_space(
 
 
 def _folder_of(model: str) -> Path | None:
-    """The checkpoint folder that a Space takes along; None for a name on the Hub.
+    """The checkpoint folder to include in a Space; None for a name on the Hub.
 
     Raises:
         FileNotFoundError, ValueError: a folder that is missing, no whole checkpoint, or one without vectors of texts.
@@ -137,13 +137,13 @@ def _folder_of(model: str) -> Path | None:
 
 
 def _is_space(folder: Path) -> bool:
-    """Whether [`write_space`] has written a folder."""
+    """Whether a folder was written by [`write_space`]."""
     app = folder / APP
     return app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
 
 
 def _gradio_version() -> str | None:
-    """The gradio that is installed here; the Hub takes its newest where none is."""
+    """The installed version of gradio; None, for which the Hub takes the newest, if there is none."""
     try:
         return version("gradio")
     except PackageNotFoundError:
