@@ -71,8 +71,7 @@ def save_checkpoint(
     training_args: Json | None = None,
     like: Path | None = None,
 ) -> Path:
-    """Writes a folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and `SentenceTransformer`
-    load.
+    """Writes a checkpoint folder, which transformers' Auto classes and `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole. Files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept, but not ONNX models of the older weights.

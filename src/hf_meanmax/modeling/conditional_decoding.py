@@ -176,8 +176,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             past_key_values: the cache of an earlier call with `use_cache`, to continue after the words it has read.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
             labels: `(B, T)` target ids, -100 where there is none; for a text without `attention_mask` they may be
-                padded only on the right. The loss is their cross entropy plus the penalty of
-                `config.attention_penalty`.
+                padded only on the right. The loss is their cross entropy plus any penalty on attention weights.
             sentence_embedding: raw embeddings `(B, L * d)` in place of an input text.
             kwargs: `use_cache`, whether to return `past_key_values` (default: `config.use_cache` outside training if
                 decoder inputs but no labels are given, otherwise False); `num_items_in_batch`, the divisor of the
