@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
+from hf_meanmax.commands import decode as decode_command
 from hf_meanmax.commands.decode import main
 from hf_meanmax.inference import correction, edits
 from hf_meanmax.inference.correction import Corrector, embedder_of
@@ -256,6 +258,29 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
             main([*options, *words])
         told = capsys.readouterr().err if ended.value.code == 2 else str(ended.value)
         assert re.search(f"hf-meanmax decode: .*({reason})", told)
+
+
+def test_a_moved_embedder_continues(embedder, decoder, vectors, make, tmp_path, monkeypatch):  # noqa: F811
+    np.save(tmp_path / "vectors.npy", vectors)
+    command = [str(decoder), str(tmp_path / "vectors.npy"), "--max_length", "6", "--compute_dtype", "float32"]
+    command += ["--rerank", "3", "--batch_size", "2", "--output", str(tmp_path / "texts.txt"), "--embedder"]
+    starts = []
+
+    def one_batch(*args, **kwargs):
+        starts.append(args[4])
+        for batch in decode_sources(*args, **kwargs):
+            yield batch
+            if len(starts) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(decode_command, "decode_sources", one_batch)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        main([*command, str(embedder)])
+    shutil.copytree(embedder, tmp_path / "elsewhere")
+    main([*command, str(tmp_path / "elsewhere")])
+    assert starts == [0, 2]
+    expected = make(num_candidates=3).decode(vectors, **BOUND)
+    assert (tmp_path / "texts.txt").read_text().splitlines() == [one.text for one in expected]
 
 
 def test_another_embedder_is_refused(decoder, tmp_path):  # noqa: F811

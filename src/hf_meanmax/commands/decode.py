@@ -94,7 +94,8 @@ def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
 
 def _made_from(args: DecodeOptions, decoding: DecodingSettings, sources: Sequence[VectorSource]) -> Json:
     """The sources and options that determine the output, besides the models."""
-    free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
+    free = {"model", "embedder", "input", "output", "trust_remote_code"}
+    free |= set() if args.do_sample else {"batch_size", "seed"}
     options = {name: value for name, value in {**asdict(args), **asdict(decoding)}.items() if name not in free}
     return {"sources": [[_place(source), source.version] for source in sources], **options}
 
