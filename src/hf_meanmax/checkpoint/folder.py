@@ -32,7 +32,7 @@ from .sentence_transformer import NORMALIZATIONS, saved_normalization, write_sen
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Files of a checkpoint. Any other file in its folder is the user's own: a new save keeps it, and it is never pushed.
+# Files of a checkpoint. All others in its folder are the user's own: a new save keeps them, and they are never pushed.
 CHECKPOINT_FILES = (
     "config.json",
     "generation_config.json",
