@@ -1,20 +1,18 @@
-"""Runs the speed benchmarks, keeps their figures in one JSON file, and writes the tables of docs/speed.md from it.
+"""Runs the speed benchmarks, prints their tables, and keeps the figures in one JSON file.
 
     python benchmarks/all.py books.txt --peer sentence-transformers/all-MiniLM-L6-v2 --output results/speed.json
     python benchmarks/all.py books.txt --only encoding decoding --output results/speed.json --overwrite
-    python benchmarks/all.py --output results/speed.json --docs docs/speed.md
 
 Each part is a benchmark in a process of its own; what it compares runs in turn there. A part that the file has with the
 same settings is not measured again, so the same command goes on after an interruption. A part that fails is named, its
 output is kept beside the file, and the others go on. The long parts run where they are named (`--only softmax`).
-`--quick` tries all of it with tiny sizes; its figures mean nothing, and no table is written of them.
+`--quick` tries all of it with tiny sizes; its figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -31,9 +29,6 @@ from hf_meanmax.data import open_corpus
 from hf_meanmax.files import Json, read_json, replacing_file
 
 FOLDER = Path(__file__).resolve().parent
-# A block of a page: the parts whose tables it holds, and what is there now.
-BLOCK = re.compile(r"(?ms)^<!-- speed: ([\w -]+?) -->\n(.*?)^<!-- end of speed -->$")
-MACHINE = "machine"
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", nargs="*", help="text files; without one, only the tables are written")
+    parser.add_argument("corpus", nargs="+", help="text files")
     parser.add_argument("--peer", nargs="+", default=[], help="SentenceTransformers: folders, NAME=FOLDER, or names")
     parser.add_argument("--validation", help="a text file, for the part `softmax`")
     parser.add_argument("--rounds", type=positive, default=3, help="measurements of each")
@@ -104,14 +99,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), help="parts to measure; by default all but long ones")
     parser.add_argument("--overwrite", action="store_true", help="measure again what is in the file")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all runs")
-    parser.add_argument("--docs", help="the page whose tables are written anew from the file")
     args = parser.parse_args()
-    if not args.corpus and not args.docs:
-        parser.error("name a corpus to measure on, --docs, or both")
     try:
-        failed = measure_parts(args) if args.corpus else []
-        if args.docs:
-            write_tables(Path(args.docs), read_json(args.output))
+        failed = measure_parts(args)
     except (OSError, ValueError) as error:
         raise SystemExit(f"all.py: {error}") from None
     except KeyboardInterrupt:
@@ -154,6 +144,8 @@ def measure_parts(args: argparse.Namespace) -> list[str]:
             failed.append(name)
             told = f"failed: {error}"
         print(f"[{number}/{len(names)}] {name}: {told}", flush=True)
+        if name not in failed:
+            print(f"\n{markdown(parts[name])}\n", flush=True)
     return failed
 
 
@@ -193,52 +185,6 @@ def measure_part(command: list[str], log: Path) -> Json:
 
 def log_of(output: Path, name: str) -> Path:
     return output.with_name(f"{output.stem}-{name}.log")
-
-
-def write_tables(page: Path, results: Json) -> None:
-    """Writes the blocks of a page anew. One whose parts were not all measured stays as it is, and so does that of the
-    machine where older figures stay.
-
-    Raises:
-        ValueError: a block has no end or names an unknown part, or figures are of `--quick`.
-        OSError: the page cannot be read or written.
-    """
-    parts = results["parts"]
-    quick = [name for name, part in parts.items() if part["run"]["quick"]]
-    if quick:
-        raise ValueError(f"{', '.join(quick)}: measured with --quick, which is for trying; no table is written.")
-    text = page.read_text(encoding="utf-8")
-    blocks = dict(BLOCK.findall(text))
-    if len(blocks) != text.count("<!-- speed:") or not blocks:
-        raise ValueError(f"{page}: a block begins with <!-- speed: PARTS --> and ends with <!-- end of speed -->.")
-    unknown = {name for names in blocks for name in names.split()} - set(PARTS) - {MACHINE}
-    if unknown:
-        raise ValueError(f"{page} names {', '.join(sorted(unknown))}; the parts are {', '.join([MACHINE, *PARTS])}.")
-    missing = [names for names in blocks if names != MACHINE and not parts.keys() >= set(names.split())]
-
-    def written(block: re.Match[str]) -> str:
-        names = block[1]
-        if names in missing or (names == MACHINE and any(blocks[name].strip() for name in missing)):
-            return block[0]
-        if names == MACHINE:
-            texts = list(dict.fromkeys(machine_text(part["machine"]) for part in parts.values()))
-        else:
-            texts = [markdown(parts[name]) for name in names.split()]
-        return "\n\n".join([f"<!-- speed: {names} -->", *texts, "<!-- end of speed -->"])
-
-    with replacing_file(page) as file:
-        file.write(BLOCK.sub(written, text))
-    if missing:
-        print(f"{page}: as before, since not all measured: {'; '.join(missing)}")
-
-
-def machine_text(machine: Json) -> str:
-    """A sentence of the machine and the software."""
-    sets = ", ".join(machine["instruction_sets"]) or "unknown instruction sets"
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return (
-        f"Measured on {machine['processor']}, {machine['cores']} cores, {sets}; {versions}; commit {machine['commit']}."
-    )
 
 
 if __name__ == "__main__":

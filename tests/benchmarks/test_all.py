@@ -1,15 +1,12 @@
-"""All speed benchmarks in one file, and the tables of the documentation."""
+"""All speed benchmarks in one run."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "speed.md"
 # Counts its runs, and fails as long as there is a file that says so.
 SCRIPT = """
 import json, pathlib, sys
@@ -38,9 +35,9 @@ def benchmarks(script, monkeypatch, tmp_path):
     return module
 
 
-def run(module, monkeypatch, folder, *words, corpus=True):
-    texts = [str(folder / "corpus.txt")] if corpus else []
-    monkeypatch.setattr(sys, "argv", ["all.py", *texts, "--output", str(folder / "speed.json"), *words])
+def run(module, monkeypatch, folder, *words):
+    corpus, output = str(folder / "corpus.txt"), str(folder / "speed.json")
+    monkeypatch.setattr(sys, "argv", ["all.py", corpus, "--output", output, *words])
     module.main()
 
 
@@ -53,7 +50,10 @@ def test_parts_are_measured_once_for_the_same_settings(benchmarks, monkeypatch, 
     run(benchmarks, monkeypatch, tmp_path)
     run(benchmarks, monkeypatch, tmp_path)
     assert (runs(tmp_path, "one"), runs(tmp_path, "two"), runs(tmp_path, "three")) == (1, 1, 0)
-    assert "[2/2] two: measured before" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "[2/2] two: measured before" in out
+    # The table of each part, in both runs.
+    assert out.count("| ours | 7 (6-8) | 2.5 (2-3) |") == 4
     run(benchmarks, monkeypatch, tmp_path, "--only", "one", "--overwrite")
     run(benchmarks, monkeypatch, tmp_path, "--only", "two", "--rounds", "5")
     run(benchmarks, monkeypatch, tmp_path, "--only", "three")
@@ -86,77 +86,3 @@ def test_mistakes_are_told_before_anything_is_measured(benchmarks, monkeypatch, 
     with pytest.raises(SystemExit, match=r"corpus\.txt"):
         run(benchmarks, monkeypatch, tmp_path)
     assert runs(tmp_path, "one") == 0
-
-
-def page(tmp_path, text):
-    path = tmp_path / "page.md"
-    path.write_text(text)
-    return path
-
-
-TEXT = """# Speed
-<!-- speed: machine -->
-An old machine.
-<!-- end of speed -->
-<!-- speed: one two -->
-<!-- end of speed -->
-Between.
-<!-- speed: three -->
-| old |
-<!-- end of speed -->
-"""
-
-
-def test_tables_are_written_between_their_marks(benchmarks, monkeypatch, tmp_path, capsys):
-    path = page(tmp_path, TEXT)
-    run(benchmarks, monkeypatch, tmp_path, "--docs", str(path))
-    text = path.read_text()
-    # Of the parts with older figures neither these nor the machine are touched.
-    assert text.startswith(TEXT[: TEXT.index("<!-- speed: one")])
-    assert text.endswith(TEXT[TEXT.index("Between.") :])
-    assert "as before, since not all measured: three" in capsys.readouterr().out
-    row = "| ours | 7 (6-8) | 2.5 (2-3) |"
-    assert text.count(row) == 2
-    assert "<!-- speed: one two -->\n\n| loop one | tokens/s | ratio to theirs |\n|---|---:|---:|\n" in text
-    run(benchmarks, monkeypatch, tmp_path, "--only", "three")
-    run(benchmarks, monkeypatch, tmp_path, "--docs", str(path), corpus=False)
-    text = path.read_text()
-    assert text.count(row) == 3
-    assert "old" not in text
-    assert "Measured on " in text
-    run(benchmarks, monkeypatch, tmp_path, "--docs", str(path), corpus=False)
-    assert path.read_text() == text
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nothing", "a block begins with"),
-        (TEXT.replace("<!-- end of speed -->", "", 1), "a block begins with"),
-        (TEXT.replace("speed: three", "speed: four"), "four; the parts are machine, one, two, three"),
-    ],
-)
-def test_a_page_that_cannot_be_written_stays(benchmarks, monkeypatch, tmp_path, text, message):
-    run(benchmarks, monkeypatch, tmp_path)
-    path = page(tmp_path, text)
-    with pytest.raises(SystemExit, match=message):
-        run(benchmarks, monkeypatch, tmp_path, "--docs", str(path), corpus=False)
-    assert path.read_text() == text
-
-
-def test_figures_of_tiny_sizes_are_not_published(benchmarks, monkeypatch, tmp_path):
-    path = page(tmp_path, TEXT)
-    with pytest.raises(SystemExit, match="one, two: measured with --quick"):
-        run(benchmarks, monkeypatch, tmp_path, "--quick", "--docs", str(path))
-    assert path.read_text() == TEXT
-
-
-@pytest.mark.skipif(not PAGE.is_file(), reason="the documentation is in the repository alone")
-def test_the_page_of_the_documentation_has_a_place_for_the_tables(script, tmp_path):
-    module = script("all")
-    path = Path(shutil.copy(PAGE, tmp_path))
-    module.write_tables(path, {"parts": {}})
-    assert path.read_text() == PAGE.read_text()
-    text = PAGE.read_text(encoding="utf-8")
-    for name in ("training", "peers", "encoding", "latency", "decoding"):
-        assert any(name in names.split() for names, _ in module.BLOCK.findall(text)), name
