@@ -244,6 +244,10 @@ def test_figures_show_the_scores(results):
     gains = plot_gains([vars(results)])
     found = gains.axes[0].containers[0].lines[0].get_xdata()
     assert np.allclose(found, [results.gains[task]["difference"] for task in labels])
+    # A model that was evaluated without controls has no place there, and the other keeps its colour.
+    beside = plot_gains([{**vars(results), "model": {"name": "other"}, "gains": {}}, vars(results)])
+    assert [container.get_label() for container in beside.axes[0].containers] == ["mine"]
+    assert beside.axes[0].containers[0].lines[0].get_color() == "C1"
 
 
 def test_without_matplotlib_one_line_says_what_to_install(results, tmp_path, monkeypatch, capsys):

@@ -62,22 +62,24 @@ def plot_gains(results: Sequence[Json]) -> Figure:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    panels = _panels([one for one in results if one["gains"]])
-    figure = new_figure(3.2 + 3.2 * len(panels), 1.6 + 0.3 * len(results) * max(len(tasks) for _, tasks in panels))
+    # Colours and markers as in the figure of the scores, which shows all results.
+    drawn = [(number, one) for number, one in enumerate(results) if one["gains"]]
+    panels = _panels([one for _, one in drawn])
+    figure = new_figure(3.2 + 3.2 * len(panels), 1.6 + 0.3 * len(drawn) * max(len(tasks) for _, tasks in panels))
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (label, tasks) in zip(axes, panels, strict=True):
-        for index, one in enumerate(results):
-            offset = 0.6 * ((index + 0.5) / len(results) - 0.5)
+        for index, (number, one) in enumerate(drawn):
+            offset = 0.6 * ((index + 0.5) / len(drawn) - 0.5)
             found = [(place, one["gains"][task]) for place, task in enumerate(tasks) if task in one["gains"]]
             differences = [gain["difference"] for _, gain in found]
             errors = [
                 [0.0 if gain["low"] is None else max(0.0, gain["difference"] - gain["low"]) for _, gain in found],
                 [0.0 if gain["high"] is None else max(0.0, gain["high"] - gain["difference"]) for _, gain in found],
             ]
-            marker = _MARKERS[index % len(_MARKERS)]
+            marker = _MARKERS[number % len(_MARKERS)]
             places = [place + offset for place, _ in found]
             axis.errorbar(
-                differences, places, xerr=errors, fmt=marker, color=f"C{index}", capsize=3, label=one["model"]["name"]
+                differences, places, xerr=errors, fmt=marker, color=f"C{number}", capsize=3, label=one["model"]["name"]
             )
         axis.axvline(0, color="black", linewidth=0.8)
         axis.set_yticks(range(len(tasks)), tasks)
@@ -85,7 +87,7 @@ def plot_gains(results: Sequence[Json]) -> Figure:
         axis.set_xlabel(f"gain over the strongest control: {label}")
         axis.grid(axis="x", color="0.9")
     handles = axes[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", fontsize="small", ncols=min(3, len(results)))
+    figure.legend(*handles, loc="outside upper center", fontsize="small", ncols=min(3, len(drawn)))
     return figure
 
 
