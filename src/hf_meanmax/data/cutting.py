@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import lzma
 import os
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate, chain, islice, starmap
-from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from hf_meanmax.fields import check_settings, count, option
-from hf_meanmax.files import replacing_file
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.words import COMMAS, FULL_STOPS, word_normalizer, word_pre_tokenizer
 
 from .corpus import Corpus
 from .random_streams import CUTTING, stream
 from .sentences import CJK, CLOSING, chinese_segmenter, is_unsegmented, sentence_stretches
+from .text_writer import text_writer
 from .workers import map_in_processes
 
-OUTPUT_SUFFIXES = (".txt", ".xz", ".gz")
 Unit = Literal["auto", "word", "character"]
 Segmenter = Literal["jieba"]
 SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"jieba": chinese_segmenter}
@@ -288,11 +282,8 @@ def cut_corpus(
         ImportError: the segmenter is not installed.
     """
     settings = settings or Cutting()
-    output = Path(output)
-    if output.suffix not in OUTPUT_SUFFIXES:
-        raise ValueError(f"{output} is no {', '.join(OUTPUT_SUFFIXES[:-1])} or {OUTPUT_SUFFIXES[-1]} file; name one.")
     report = CuttingReport()
-    with _text_file(output) as file:
+    with text_writer(output) as file:
         with progress_bar(
             total=corpus.size, unit=corpus.unit, unit_scale=True, desc="cut", disable=not show_progress
         ) as bar:
@@ -304,25 +295,6 @@ def cut_corpus(
         if not report.pieces:
             raise ValueError(f"No piece is left ({report})." if report.texts else "The corpus is empty.")
     return report
-
-
-@contextmanager
-def _text_file(path: Path) -> Iterator[IO[str]]:
-    with replacing_file(path, "wb") as raw:
-        if path.suffix == ".xz":
-            binary: Any = lzma.LZMAFile(raw, "wb")
-        elif path.suffix == ".gz":
-            # Without name and time, so that the same text gives the same file.
-            binary = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
-        else:
-            binary = raw
-        text = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
-        try:
-            yield text
-        finally:
-            text.detach()
-            if binary is not raw:
-                binary.close()
 
 
 def _cut_chunks(corpus: Corpus, settings: Cutting, num_proc: int) -> Iterator[tuple[str, CuttingReport]]:
