@@ -59,6 +59,7 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         "translate {}/model {}/text.txt --output {}/text.txt",
         "translate {}/model {}/text.txt --reference {}/other.txt --output {}/other.txt",
         "prepare {}/*.txt --output {}/text.txt",
+        "questions {}/*.txt --output {}/text.txt",
         "vectors {}/text.txt --output {}/text.txt",
         "search query {}/index --file {}/text.txt --output {}/text.txt",
         "search query {}/index the --output {}/index/index.json",

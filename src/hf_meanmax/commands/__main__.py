@@ -24,6 +24,7 @@ VERBS = {
     "vectors": "make word vectors for a corpus: skip-gram, or a teacher's",
     "expand": "add words to a trained model's vocabulary",
     "prepare": "cut long texts and segment Chinese, one text a line",
+    "questions": "make questions of English statements, as text for a student",
     "whiten": "write a model whose vectors are whitened",
     "export": "write a smaller copy of a checkpoint, or a student in the space of its teacher",
     "export-onnx": "write a checkpoint's encoder as ONNX",

@@ -10,6 +10,7 @@ from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
 from .opening import TextOptions, open_corpus
 from .parallel import PairedSentences, ParallelCorpus
+from .questions import make_questions, write_questions
 from .stored_texts import StoredTexts, StoredWords
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
 from .vector_batches import VectorBatches
@@ -43,7 +44,9 @@ __all__ = [
     "build_token_store",
     "cut_corpus",
     "harvest_docstrings",
+    "make_questions",
     "open_corpus",
     "pick_sentences",
     "read_labelled",
+    "write_questions",
 ]
