@@ -54,8 +54,11 @@ _NUMBER = re.compile(
     r"\b(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million) "
     rf"([a-z]{{3,}}s)((?: (?:of|in|on|at|from|for) (?:the )?{_WORD}(?: {_WORD})?)?)"
 )
-# After a word in lower case, since at the start of a sentence any word has a capital.
-_INNER_NAME = re.compile(rf"\b[a-z][\w'-]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})")
+# After a word in lower case, since at the start of a sentence any word has a capital; before none that it describes.
+_INNER_NAME = re.compile(
+    rf"\b[a-z][\w'-]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})"
+    r"(?=[,.;)]| (?:and|or|in|of|on|at|to|for|with|from|by|as|is|was|are|were|has|had|who|which|that|when)\b)"
+)
 _NOUN = re.compile(r"\b(?:a|an|the) ([a-z]{4,}(?: [a-z]{4,})?)(?= (?:of|in|is|was|and|to|for|with)\b|[,.])")
 
 _OF_NAMES = (
@@ -138,9 +141,9 @@ def _is_asked(question: str) -> bool:
 
 def _questions(text: str, generator: np.random.Generator) -> Iterator[str]:
     if match := _IS.fullmatch(text):
-        yield from _of_what_is(*match.groups(), generator)
+        yield from _of_what_is(match[1], match[2], match[3], generator)
     if match := _DID.fullmatch(text):
-        yield from _of_what_was_done(*match.groups(), generator)
+        yield from _of_what_was_done(match[1], match[2], match[3], generator)
     names = [name for name in _INNER_NAME.findall(text) if name.split()[0].lower() not in _MONTHS | {"i"}]
     if match := _NUMBER.search(text):
         things, of_what = match.groups()
@@ -205,4 +208,4 @@ def _in_a_sentence(subject: str) -> str:
 
 
 def _one_of(words: Sequence[str], generator: np.random.Generator) -> str:
-    return words[generator.integers(len(words))]
+    return words[int(generator.integers(len(words)))]
