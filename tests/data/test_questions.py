@@ -68,6 +68,13 @@ def test_questions_are_drawn_by_the_seed_and_come_once():
     assert len(set(drawn)) == len(drawn)
 
 
+def test_of_a_share_of_the_sentences_questions_are_made():
+    statements = [f"Town{number} was founded in 1890." for number in range(1000)]
+    asked = questions(*statements, share=0.3)
+    founded = {word for question in asked for word in question.strip("?").split() if word.startswith("Town")}
+    assert 250 < len(founded) < 350
+
+
 def test_long_and_short_questions_are_left_out():
     words = " ".join(f"word{number}" for number in range(40))
     assert all(3 <= len(question.split()) <= 24 for question in questions(f"The long list is {words[:110]}."))
@@ -77,7 +84,7 @@ def test_a_corpus_of_paragraphs_becomes_a_file(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(
         "Marie Curie discovered radium in 1898. It was a great discovery.\n\nThe bridge was built in 1890.\n"
     )
-    number = write_questions(open_corpus(str(tmp_path / "text.txt")), tmp_path / "new" / "q.txt.gz")
+    number = write_questions(open_corpus(str(tmp_path / "text.txt")), tmp_path / "new" / "q.txt.gz", share=1)
     with gzip.open(tmp_path / "new" / "q.txt.gz", "rt", encoding="utf-8") as file:
         lines = file.read().splitlines()
     assert len(lines) == number > 3
@@ -89,7 +96,9 @@ def test_a_corpus_of_paragraphs_becomes_a_file(tmp_path, capsys):
 def test_without_a_question_nothing_is_written(tmp_path):
     (tmp_path / "text.txt").write_text("la la la\n")
     (tmp_path / "q.txt").write_text("older\n")
-    with pytest.raises(ValueError, match="No question can be made"):
+    with pytest.raises(
+        ValueError, match="No question was made of this text.* a larger `share` of the sentences than 0.2"
+    ):
         write_questions(open_corpus(str(tmp_path / "text.txt")), tmp_path / "q.txt", show_progress=False)
     assert (tmp_path / "q.txt").read_text() == "older\n"
     with pytest.raises(ValueError, match=r"q\.csv is no \.txt, \.xz or \.gz file"):

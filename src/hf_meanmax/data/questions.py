@@ -81,6 +81,7 @@ _DOERS = ("Who", "What company", "What country", "Which team", "What man", "What
 def write_questions(
     corpus: Corpus,
     output: str | os.PathLike[str],
+    share: float = 0.2,
     per_sentence: int = 3,
     seed: int = 0,
     show_progress: bool = True,
@@ -90,7 +91,8 @@ def write_questions(
     Args:
         corpus: English text, see [`open_corpus`].
         output: a .txt, .xz or .gz file; its folder is created.
-        per_sentence: how many of a sentence's questions are drawn, at most.
+        share: of the sentences, drawn by the seed, how many questions are made of.
+        per_sentence: how many of such a sentence's questions are drawn, at most.
         seed: what draws them.
         show_progress: show a progress bar.
 
@@ -98,28 +100,31 @@ def write_questions(
         The number of questions.
 
     Raises:
-        ValueError: an unknown suffix, or a corpus of which no question can be made.
+        ValueError: an unknown suffix, or no question was made of the corpus.
     """
     written = 0
     with text_writer(output) as file:
         with progress_bar(
             total=corpus.size, unit=corpus.unit, unit_scale=True, desc="questions", disable=not show_progress
         ) as bar:
-            for question in make_questions(_sentences(corpus, bar.update), per_sentence, seed):
+            for question in make_questions(_sentences(corpus, bar.update), share, per_sentence, seed):
                 file.write(f"{question}\n")
                 written += 1
         if not written:
+            remedy = "" if share == 1 else f", or a larger `share` of the sentences than {share}"
             raise ValueError(
-                "No question can be made of this text. The rules need English statements, such as 'X is a Y.'"
+                f"No question was made of this text. The rules need English statements, such as 'X is a Y.'{remedy}."
             )
     return written
 
 
-def make_questions(sentences: Iterable[str], per_sentence: int = 3, seed: int = 0) -> Iterator[str]:
-    """Questions of English statements, each once; at most `per_sentence` of a sentence's, drawn by `seed`."""
+def make_questions(sentences: Iterable[str], share: float = 1.0, per_sentence: int = 3, seed: int = 0) -> Iterator[str]:
+    """Questions of English statements, each once. Arguments as in [`write_questions`]."""
     generator = np.random.default_rng(seed)
     seen: set[str] = set()
     for sentence in sentences:
+        if generator.random() >= share:
+            continue
         found = list(dict.fromkeys(filter(_is_asked, _questions(sentence.strip(), generator))))
         for row in generator.permutation(len(found))[:per_sentence]:
             if found[row] not in seen:
