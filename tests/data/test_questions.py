@@ -97,7 +97,7 @@ def test_without_a_question_nothing_is_written(tmp_path):
     (tmp_path / "text.txt").write_text("la la la\n")
     (tmp_path / "q.txt").write_text("older\n")
     with pytest.raises(
-        ValueError, match="No question was made of this text.* a larger `share` of the sentences than 0.2"
+        ValueError, match=r"No question was made of this text.* a larger `share` of the sentences than 0\.2"
     ):
         write_questions(open_corpus(str(tmp_path / "text.txt")), tmp_path / "q.txt", show_progress=False)
     assert (tmp_path / "q.txt").read_text() == "older\n"
