@@ -84,3 +84,17 @@ def test_the_same_vectors_on_request(tmp_path):
     for name in ("a", "b"):
         main([str(corpus), "--output", str(tmp_path / f"{name}.safetensors"), *options])
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_the_token_of_rare_words_is_no_word(tmp_path):
+    """It stands in the text for all of them, so it is frequent, and every file would have it in common."""
+    (tmp_path / "rare.txt").write_text("".join(f"one{n} two{n} three{n}\n" for n in range(20)))
+    with pytest.raises(SystemExit, match="no word of the 20 sentences occurs 5 times"):
+        main([str(tmp_path / "rare.txt"), "--output", str(tmp_path / "rare.safetensors"), "--size", "4"])
+    assert not (tmp_path / "rare.safetensors").exists()
+    corpus, german = write_corpus(tmp_path / "corpus.txt"), tmp_path / "german.safetensors"
+    (tmp_path / "german.txt").write_text("das schiff und das meer weit\n" * 9 + "ein anderes wort\n")
+    main([str(tmp_path / "german.txt"), "--output", str(german), "--size", "4"])
+    assert "<unk>" not in load_word_vectors(german).words
+    with pytest.raises(SystemExit, match="None of 8 words is among the 5 words of the other vectors"):
+        main([str(corpus), "--output", str(tmp_path / "v.safetensors"), "--size", "4", "--join", str(german)])

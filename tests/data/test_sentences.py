@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hf_meanmax.data import sentences as module
 from hf_meanmax.data.sentences import (
     chinese_segmenter,
     has_ideographs,
@@ -49,6 +50,23 @@ def test_sentences_of_spaced_text(sentences):
 def test_sentences_of_text_without_spaces(sentences):
     assert split_sentences("".join(sentences)) == sentences
     assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_a_list_of_titles_takes_time_in_proportion_to_its_length(monkeypatch):
+    """Every end that is none would be looked for from the start of the sentence."""
+    read = []
+
+    class Abbreviation:
+        @staticmethod
+        def search(text, start, end):
+            read.append(end - start)
+            return found.search(text, start, end)
+
+    found = module._ABBREVIATION
+    monkeypatch.setattr(module, "_ABBREVIATION", Abbreviation)
+    assert len(split_sentences("We met Dr. Smith and approx. Ten others, " + "Dr. Smith " * 500)) == 1
+    assert len(read) == 502
+    assert max(read) < 20
 
 
 @pytest.mark.parametrize("text", ["", " ", "No end", " One.  Two. ", MIXED, "。。”。a", "A.\tB.\n\nC"])

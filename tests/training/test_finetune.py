@@ -228,6 +228,11 @@ def test_texts_that_were_trained_on_are_no_test(sets, tmp_path):
                 read_sets(args)
     with pytest.raises(ValueError, match=r"`test` is a file, which has no split 'dev'\. Leave `test_split` out"):
         arguments_from_settings({**sets, "test_split": "dev"}, "", FinetuneArguments)
+    whole = {**sets, "train": str(tmp_path / "set"), "train_split": "dev"}
+    with pytest.raises(ValueError, match=r"`train` is a single data set, which has no split 'dev'"):
+        arguments_from_settings(whole, "", FinetuneArguments)
+    with pytest.raises(ValueError, match=r"`config_name` is 'en', and .*train\.tsv, .* is no data set on the Hub"):
+        arguments_from_settings({**sets, "config_name": "en"}, "", FinetuneArguments)
 
 
 def test_fewer_examples_and_a_held_out_share(sets, tmp_path):

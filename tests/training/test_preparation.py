@@ -304,6 +304,23 @@ def test_word_vectors_from_a_file(make_arguments, tmp_path):
     assert prepare_word_vectors(make_arguments(), prepared.tokenizer, prepared.train) is None
 
 
+def test_words_of_a_file_that_are_not_utf8_are_read_on_request(make_arguments, tmp_path):
+    path = tmp_path / "vectors.bin"
+    rows = np.arange(1, 9, dtype="<f4").reshape(2, 4)
+    path.write_bytes(b"2 4\n" + b"cat " + rows[0].tobytes() + b"caf\xe9 " + rows[1].tobytes())
+
+    def matrix(**settings):
+        args = make_arguments(word_vectors=str(path), word_vector_scale=0.0, embedding_size=4, **settings)
+        prepared = prepare(args, show_progress=False)
+        return prepare_word_vectors(args, prepared.tokenizer, prepared.train), prepared.tokenizer.get_vocab()
+
+    for settings in ({}, {"tokenizer": "wordpiece"}):
+        with pytest.raises(ValueError, match='encoding_errors="replace" reads on'):
+            matrix(**settings)
+        table, vocabulary = matrix(**settings, encoding_errors="replace")
+        assert table[vocabulary["cat"]].tolist() == [1, 2, 3, 4]
+
+
 def test_word_vectors_are_scaled_by_one_factor(make_arguments, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2 3 4\nhouse -1 0 0.5 2\n")

@@ -203,6 +203,7 @@ STATIC = ["--encoder_type", "none", "--pooling", "weighted_mean", "--objective",
         ("muon_interval", "4", [], "`optimizer` 'muon'"),
         ("num_hidden_layers", "3", STATIC, "an encoder or a decoder"),
         ("word_vector_scale", "2", [], "`word_vectors`"),
+        ("min_frequency", "9", ["--tokenizer", "unigram"], "a `tokenizer` of another kind than 'unigram'"),
         ("word_vector_epochs", "9", ["--word_vectors", "y.safetensors"], "`word_vectors` 'train'"),
     ],
 )

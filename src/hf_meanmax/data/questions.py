@@ -51,12 +51,12 @@ _DATE = re.compile(r",? (?:in|on|until|since|from|after|before|around) (?:\w+ \d
 _PLACE = re.compile(rf" (?:in|at|near|from|to) (?:the )?{_NAME}")
 _REASON = re.compile(r" (?:because|due to|in order to) ")
 _NUMBER = re.compile(
-    r"\b(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million) "
+    r"(?<![\w,.])(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million) "
     rf"([a-z]{{3,}}s)((?: (?:of|in|on|at|from|for) (?:the )?{_WORD}(?: {_WORD})?)?)"
 )
 # After a word in lower case, since at the start of a sentence any word has a capital; before none that it describes.
 _INNER_NAME = re.compile(
-    rf"\b[a-z][\w'-]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})"
+    rf"(?<![\w'-])[a-z][\w'-]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})"
     r"(?=[,.;)]| (?:and|or|in|of|on|at|to|for|with|from|by|as|is|was|are|were|has|had|who|which|that|when)\b)"
 )
 _NOUN = re.compile(r"\b(?:a|an|the) ([a-z]{4,}(?: [a-z]{4,})?)(?= (?:of|in|is|was|and|to|for|with)\b|[,.])")

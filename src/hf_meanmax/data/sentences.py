@@ -32,6 +32,7 @@ _ABBREVIATION = re.compile(
     r"e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$",
     re.IGNORECASE,
 )
+_LONGEST_ABBREVIATION = 16
 
 
 def is_unsegmented(texts: Sequence[str]) -> bool:
@@ -61,7 +62,8 @@ def sentence_stretches(text: str) -> Iterator[str]:
     start = 0
     for match in _SENTENCE_END.finditer(text):
         first = match["first"]
-        if first is None or not (first.islower() or _ABBREVIATION.search(text, start, match.start())):
+        near = max(start, match.start() - _LONGEST_ABBREVIATION)
+        if first is None or not (first.islower() or _ABBREVIATION.search(text, near, match.start())):
             yield text[start : match.end()]
             start = match.end()
     yield text[start:]

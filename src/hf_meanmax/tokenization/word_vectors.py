@@ -27,6 +27,8 @@ from hf_meanmax.files import EncodingErrors, Json, differences, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
+from .tokenizers import SPECIAL_TOKENS
+
 logger = logging.getLogger(__name__)
 
 _GROWTH = 1 << 16  # rows
@@ -67,14 +69,15 @@ class WordVectors:
         return {word: row for row, word in enumerate(self.words)}
 
     def known(self, words: Collection[str]) -> list[str]:
-        """Returns those of `words` that have a vector here.
+        """Returns those of `words`, special tokens aside, that have a vector here.
 
         Raises:
             ValueError: none of them has a vector.
         """
-        known = [word for word in words if word in self.index]
+        wanted = [word for word in words if word not in SPECIAL_TOKENS]
+        known = [word for word in wanted if word in self.index]
         if not known:
-            raise ValueError(f"None of {len(words):,} words is among the {len(self):,} words of the other vectors.")
+            raise ValueError(f"None of {len(wanted):,} words is among the {len(self):,} words of the other vectors.")
         return known
 
     def join(self, other: WordVectors) -> WordVectors:
@@ -189,9 +192,9 @@ def train_word_vectors(
     if iter(sentences) is sentences:
         raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
     model = _fit_word2vec(sentences, settings, show_progress)
-    names = list(model.wv.index_to_key)
+    names = _learnt_words(model)
     counts = np.array([model.wv.get_vecattr(word, "count") for word in names], dtype=np.int64)
-    vectors = WordVectors(names, np.asarray(model.wv.vectors, dtype=np.float32), counts)
+    vectors = WordVectors(names, np.asarray(model.wv[names], dtype=np.float32), counts)
     if path is not None:
         vectors.save(path, **identity)
     return vectors
@@ -219,13 +222,18 @@ def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, sh
     model.build_vocab(passes)
     if not model.corpus_count:
         raise ValueError("the corpus is empty: no sentence to learn word vectors from")
-    if not model.wv.index_to_key:
+    if not _learnt_words(model):
         raise ValueError(
             f"no word of the {model.corpus_count} sentences occurs {settings.min_count} times, and only such words get "
             "vectors. Give more text, or a smaller `min_count` of `hf-meanmax vectors`."
         )
     model.train(passes, total_examples=model.corpus_count, epochs=settings.epochs)
     return model
+
+
+def _learnt_words(model: Any) -> list[str]:
+    """The words of a gensim model, without the token that stands for rare ones."""
+    return [word for word in model.wv.index_to_key if word not in SPECIAL_TOKENS]
 
 
 class _CountedPasses:

@@ -60,9 +60,16 @@ class FinetuneArguments(RunArguments):
         takes_normalization = self.normalize == "auto"
         super().__post_init__()
         for name in ("train", "validation", "test"):
-            split = getattr(self, f"{name}_split")
-            if split != name and Path(getattr(self, name)).is_file():
-                raise ValueError(f"`{name}` is a file, which has no split {split!r}. Leave `{name}_split` out.")
+            split, source = getattr(self, f"{name}_split"), Path(getattr(self, name))
+            if split != name and (source.is_file() or (source / "dataset_info.json").is_file()):
+                what = "a file" if source.is_file() else "a single data set"
+                raise ValueError(f"`{name}` is {what}, which has no split {split!r}. Leave `{name}_split` out.")
+        sources = [source for source in (self.train, self.validation, self.test) if source]
+        if self.config_name and all(Path(source).exists() for source in sources):
+            raise ValueError(
+                f"`config_name` is {self.config_name!r}, and {', '.join(sources)} is no data set on the Hub: only "
+                "such a one has configurations. Leave it out."
+            )
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:

@@ -111,6 +111,9 @@ class RunArguments:
         unused = {} if self.word_vectors else {"word_vector_scale": "`word_vectors`"}
         if self.word_vectors != "train":
             unused["word_vector_epochs"] = "`word_vectors` 'train'"
+        kinds = {self.tokenizer, getattr(self, "target_tokenizer", "") or self.tokenizer}
+        if kinds == {"unigram"} and self.word_vectors != "teacher":
+            unused["min_frequency"] = "a `tokenizer` of another kind than 'unigram'"
         return unused
 
     def refuse_without_effect(self, given: Json) -> None:

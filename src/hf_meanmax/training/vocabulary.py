@@ -63,9 +63,8 @@ def load_or_train_tokenizer(
                 "file of word vectors, or of the teacher. Make a file with `hf-meanmax vectors --teacher MODEL "
                 "--pieces`, or give `word_vectors` 'teacher'."
             )
-        return wordpiece_tokenizer(
-            load_word_vectors(word_vectors, show_progress=show_progress).words, args.lowercase is not False
-        )
+        vectors = load_word_vectors(word_vectors, encoding_errors=args.encoding_errors, show_progress=show_progress)
+        return wordpiece_tokenizer(vectors.words, args.lowercase is not False)
     if name not in TOKENIZER_KINDS:
         if not (Path(name) / "tokenizer.json").is_file():
             raise FileNotFoundError(
@@ -190,7 +189,8 @@ def prepare_word_vectors(
                 corpus_key=store.fingerprint, show_progress=show_progress,
             )  # fmt: skip
     else:
-        vectors = load_word_vectors(source, set(tokenizer.get_vocab()), show_progress=show_progress)
+        words = set(tokenizer.get_vocab())
+        vectors = load_word_vectors(source, words, encoding_errors=args.encoding_errors, show_progress=show_progress)
         wanted = args.model.get("embedding_size")
         if wanted not in (None, vectors.vectors.shape[1]):
             raise ValueError(
