@@ -211,6 +211,13 @@ def test_a_card_tells_no_path(tmp_path):
     assert "/some/where" not in text
     with pytest.raises(ValueError, match="expected a dict, got a list"):
         write_model_card(folder, "user/tiny", results=[1])
+    scored = {"checkpoint": "/some/where/model", "source": ["/some/where/c.txt"], "batch_size": 64}
+    scored["scores"] = {"bleu": 43.21, "by_length": [{"length": "1-5", "bleu": 50.0}]}
+    text = write_model_card(folder, "user/tiny", results=scored).read_text()
+    assert "| bleu | 43.21 |" in text
+    assert "/some/where" not in text
+    assert "batch_size" not in text
+    assert "by_length" not in text
 
 
 def test_broken_checkpoint_is_not_pushed(server, folder):

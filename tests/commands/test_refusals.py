@@ -28,6 +28,7 @@ def made(tmp_path_factory) -> Path:
     save_checkpoint(
         make_model(), make_tokenizer(), folder / "model", training_args={"objective": "reconstruction", "seed": 0}
     )
+    save_checkpoint(make_model(), make_tokenizer(), folder / "other", training_args={"objective": "translation"})
     decoder = make_model(full_class=EmbeddingDecoderForGeneration, embedding_dim=8, embedder={"name": "my-embedder"})
     save_checkpoint(decoder, make_tokenizer(), folder / "decoder")
     shutil.copytree(folder / "model", folder / "large")
@@ -89,6 +90,12 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         ("search query {}/index --file nope", "No such file: 'nope'"),
         ("translate {}/model {}/text.txt --reference nope", "No such file: 'nope'"),
         ("decode {}/decoder {}/vectors.npy --rerank 2", "with `--embedder`"),
+        # What does not reconstruct is no decoder of its own vectors
+        ("decode {}/other {}/vectors.npy --rerank 2", "other learnt by the objective 'translation': score it with"),
+        ("audit --decoder {}/other --texts {}/text.txt --output {}/a", "learnt by the objective 'translation'"),
+        ("align {}/text.txt --embedder {}/model --to {}/other --output {}/a", "learnt by the objective 'translation'"),
+        ("audit --decoder {}/model --texts {}/text.txt --vector_column v --output {}/a", "which is of `embeddings`"),
+        ("reproduce compare-reconstructions {}/r --output {}/a --seed -1", "`seed` is -1; it must be 0 or more"),
     ],
 )
 def test_refused_in_one_line(made, monkeypatch, capsys, command, message):

@@ -247,6 +247,14 @@ def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):
     assert f"The limit of 6 tokens cut {long} texts" in capsys.readouterr().err
     cut = [" ".join(line.split()[:5]) for line in LINES]
     assert np.allclose(read(tmp_path / "out"), model.encode(cut), atol=1e-6)
+    # As many after an interruption, whose shards are not encoded again.
+    run(model, str(text), tmp_path / "parts", max_length=6, shard_size=3)
+    (tmp_path / "parts" / "shard-000001.npy").unlink()
+    manifest = tmp_path / "parts" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "complete": False}))
+    capsys.readouterr()
+    run(model, str(text), tmp_path / "parts", max_length=6, shard_size=3)
+    assert f"The limit of 6 tokens cut {long} texts" in capsys.readouterr().err
 
 
 def test_empty_texts_are_counted(model, text, tmp_path, capsys):

@@ -81,6 +81,10 @@ def test_table_numbers_and_figure(systems, tmp_path, capsys, monkeypatch):
     header = [cell.strip() for cell in table.splitlines()[0].strip("|").split("|")]
     assert header[:4] == ["system", "rows", "size", "BLEU test"]
     assert {"paraphrases nearest cosine", "mean similarity of 2"} <= set(header)
+    # The ends of files that a glob matches are no lines.
+    for number in range(2):
+        (tmp_path / f"part{number}.txt").write_text("\n".join(LINES[2 * number : 2 * number + 2]) + "\n")
+    main([str(systems["final"]), "--pairs", f"test={tmp_path}/part*.txt,{reference}", "--output", str(tmp_path / "g")])
     # Scored once; new scores of a representation are taken in.
     monkeypatch.setattr(translate_module, "translate_corpus", lambda *_, **__: pytest.fail("translated again"))
     results("avgpool", 90.0).save(tmp_path / "results" / "avgpool" / "results.json")

@@ -109,6 +109,9 @@ def write_model_card(
     if results is not None and is_evaluation(results):
         entries = _with_newer(entries, model_index(results))
         results = _figures(results)
+    elif results is not None and isinstance(results.get("scores"), dict):
+        # Of `reconstruct`: beside the scores it has paths and settings.
+        results = {name: score for name, score in results["scores"].items() if name != "by_length"}
     with naming_damage(folder):
         use = _use_of(config, args)
         figures = args.get("results") or {} if results is None else results

@@ -296,6 +296,26 @@ def learnt_objective(config: LatentConfig, args: Json) -> str:
     return str(args.get("objective", "translation" if is_translator else "reconstruction"))
 
 
+def require_reconstruction(folder: str | os.PathLike[str]) -> Json:
+    """The training arguments of a checkpoint that learnt to reconstruct its input.
+
+    Raises:
+        ValueError: it learnt something else.
+    """
+    path = checkpoint_folder(folder)
+    trained = saved_training_args(path)
+    objective = learnt_objective(check_checkpoint(path, encoder_alone=True), trained)
+    if objective == "reconstruction":
+        return trained
+    remedies = {
+        "none": "it has no decoder. Take a model that has one, for instance mini-en",
+        "translation": "score it with `hf-meanmax translate --reference`",
+        "embedding_inversion": "it decodes the vectors of another embedder. Score it with `hf-meanmax audit`",
+    }
+    remedy = remedies.get(objective, "it does not reconstruct its input. Take a model that does")
+    raise ValueError(f"{os.fspath(folder)} learnt by the objective {objective!r}: {remedy}.")
+
+
 def settings_of_run(folder: str | os.PathLike[str]) -> Json:
     """The settings, with paths as given, of the run in whose folder a checkpoint is `model`; empty for any other.
 

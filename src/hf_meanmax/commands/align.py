@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from itertools import islice
 
-from hf_meanmax.checkpoint.folder import load_decoder, save_checkpoint
+from hf_meanmax.checkpoint.folder import load_decoder, require_reconstruction, save_checkpoint
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import check_new_folder, shared_name
 from hf_meanmax.inference.alignment import align, check_alignable, check_texts
@@ -41,6 +41,7 @@ class AlignOptions:
 def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     """Fit a linear map from an embedder's vectors to an autoencoder's latent rows, which its decoder can decode."""
     output = check_new_folder(args.output)
+    require_reconstruction(args.to)
     texts = list(islice(filter(None, corpus_options.open()), args.limit))
     validation = None
     if args.validation is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.data import open_corpus
+from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.evaluation.reconstruction_table import write_comparison
 from hf_meanmax.evaluation.report import Results, write_report
 from hf_meanmax.files import short_names
@@ -51,7 +52,7 @@ class ReconstructionsOptions:
     output: str = written("folder for the tables and the figure", folder=True)
     names: list[str] | None = option("names of the systems (default: those of their folders)", None)
     number: int = count("texts to draw, from short to long", 5)
-    seed: int = option("seed of the drawing", 0)
+    seed: int = option("seed of the drawing", 0, at_least=0)
     rows: list[int] | None = option("show these texts of the first folder instead, by their numbers from 1", None)
 
 
@@ -107,7 +108,7 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
     if not (equals and comma):
         raise ValueError(f"--pairs has {text!r}; expected NAME=SOURCE,REFERENCE.")
     # Blank lines are kept, so that texts and translations stay aligned.
-    texts, references = (list(open_corpus(path)) for path in (source, reference))
+    texts, references = (list(CorpusLines(open_corpus(path))) for path in (source, reference))
     if len(texts) != len(references):
         raise ValueError(
             f"{source} has {len(texts):,} lines and {reference} {len(references):,}; they must be as many."

@@ -125,6 +125,10 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
     """Checks early what would make the audit fail late; returns the STS pairs, if they are needed."""
     if Path(output).exists() and not Path(output).is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
+    if source.vector_column and not source.embeddings:
+        raise ValueError(
+            f"`vector_column` is {source.vector_column!r}, which is of `embeddings`. Give both, or neither."
+        )
     new_figure()
     if not source.sts:
         if source.data:

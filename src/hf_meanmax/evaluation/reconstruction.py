@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, learnt_objective, load_decoder, saved_training_args
-from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.folder import load_decoder, require_reconstruction
 from hf_meanmax.data import pick_sentences
 from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.fields import check_settings, count, option
@@ -201,7 +200,7 @@ def score_checkpoint(
     output = None if output is None else Path(output)
     if output is not None and output.exists() and not output.is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
-    trained = _checked_training(folder)
+    trained = require_reconstruction(folder)
     model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings, trained.get("max_tokens"))
     if output is not None:
@@ -271,22 +270,6 @@ def _report_long(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most:
             "training, and come back worse. A lower `--max_tokens` leaves them out.",
             file=sys.stderr,
         )
-
-
-def _checked_training(folder: str) -> Json:
-    """A checkpoint's training arguments; raises ValueError unless it was trained to reconstruct."""
-    path = checkpoint_folder(folder)
-    trained = saved_training_args(path)
-    objective = learnt_objective(check_checkpoint(path, encoder_alone=True), trained)
-    if objective == "reconstruction":
-        return trained
-    remedies = {
-        "none": "it has no decoder. Take a model that has one, for instance mini-en",
-        "translation": "score it with `hf-meanmax translate --reference`",
-        "embedding_inversion": "it decodes the vectors of another embedder. Score it with `hf-meanmax audit`",
-    }
-    remedy = remedies.get(objective, "it does not reconstruct its input. Take a model that does")
-    raise ValueError(f"{folder} learnt by the objective {objective!r}: {remedy}.")
 
 
 def _padded_batches(

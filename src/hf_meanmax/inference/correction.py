@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_meanmax.checkpoint.folder import settings_of_run
+from hf_meanmax.checkpoint.folder import require_reconstruction, settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import unit_rows
@@ -250,12 +250,14 @@ def embedder_of(
         trust_remote_code: run code that comes with the embedder.
 
     Raises:
-        FileNotFoundError, ValueError: no such embedder, another one than the checkpoint records, or an autoencoder
-            saved with `normalize` "rows", whose vectors have another direction than those that it decodes.
+        FileNotFoundError, ValueError: no such embedder, another one than the checkpoint records, a model that reads
+            text and does not reconstruct it, or an autoencoder saved with `normalize` "rows", whose vectors have
+            another direction than those that it decodes.
     """
     if model.config.reads_text:
         if name is not None:
             raise ValueError(f"{folder} decodes its own vectors; leave the embedder ({name!r}) out.")
+        require_reconstruction(folder)
         if gives_other_vectors(model, folder):
             raise ValueError(
                 f"{folder} was saved with `normalize` 'rows': its SentenceTransformer gives other vectors than it "

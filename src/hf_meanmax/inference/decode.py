@@ -168,7 +168,8 @@ def decode_sources(
         cut += ended.count(False)
         longest = max(longest, *lengths)
     if cut:
-        print(f"Cut after {longest:,} tokens, before their end: {counted(cut, 'text')}.", file=sys.stderr)
+        continued = f" of the {row - start:,} decoded since the interruption" if start else ""
+        print(f"Cut after {longest:,} tokens, before their end: {counted(cut, 'text')}{continued}.", file=sys.stderr)
 
 
 @contextmanager

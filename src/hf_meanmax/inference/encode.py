@@ -292,8 +292,9 @@ class _Encoding:
         ) as bar:
             for number, shard in enumerate(lines.shards(settings.shard_size)):
                 path = self.output / shard_name(number, FORMATS[settings.format])
+                # Those of shards that an earlier run has finished, too.
+                truncated += count_truncated(model, shard) if number % processes == rank else 0
                 if number % processes == rank and not is_finished(path, len(shard), self.dimension):
-                    truncated += count_truncated(model, shard)
                     with _moved(bar, lines.position, model, len(shard)):
                         embeddings = embed_texts(model, shard, settings, compression.pca, self.batch_size)
                     write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
