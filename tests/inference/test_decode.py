@@ -18,10 +18,11 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
 from hf_meanmax.inference.decodable import refuse_scaled
-from hf_meanmax.inference.decode import decode_embeddings, decode_vectors
+from hf_meanmax.inference.decode import decode_embeddings, decode_sources, decode_vectors
 from hf_meanmax.inference.embedding_files import read_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.sources import SourceOptions, open_sources
 from tiny_model import make_model, make_tokenizer, random_lines
 
 LINES = random_lines(37)
@@ -169,6 +170,13 @@ def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
         error = capsys.readouterr().err
         assert error.count("Cut after") == 1
         assert f"Cut after {settings['max_new_tokens']} tokens, before their end: {cut} text" in error
+
+
+def test_after_an_interruption_the_count_is_of_the_rest(encoded, capsys):
+    sources = open_sources([str(encoded)], SourceOptions())
+    start = sum(source.rows for source in sources) - 3
+    assert len(list(decode_sources(make_model(), make_tokenizer(), sources, 4, start, max_new_tokens=5))) == 1
+    assert " of the 3 decoded since the interruption." in capsys.readouterr().err
 
 
 def test_paragraphs_come_back_whole(tmp_path, capsys):
