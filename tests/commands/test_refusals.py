@@ -91,7 +91,10 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         ("translate {}/model {}/text.txt --reference nope", "No such file: 'nope'"),
         ("decode {}/decoder {}/vectors.npy --rerank 2", "with `--embedder`"),
         # What does not reconstruct is no decoder of its own vectors
-        ("decode {}/other {}/vectors.npy --rerank 2", "other learnt by the objective 'translation': score it with"),
+        (
+            "decode {}/other {}/vectors.npy --rerank 2",
+            "other learnt by the objective 'translation': it does not reconstruct",
+        ),
         ("audit --decoder {}/other --texts {}/text.txt --output {}/a", "learnt by the objective 'translation'"),
         ("align {}/text.txt --embedder {}/model --to {}/other --output {}/a", "learnt by the objective 'translation'"),
         ("audit --decoder {}/model --texts {}/text.txt --vector_column v --output {}/a", "which is of `embeddings`"),

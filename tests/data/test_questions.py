@@ -25,6 +25,7 @@ def questions(*sentences, **options):
         ("The road was closed because of heavy snow.", {"Why was the road closed?"}),
         ("Modesto is a town in California.", {"What is Modesto?", "What kind of town is Modesto?"}),
         ("The town has 40 churches and two schools.", {"How many churches are there?"}),
+        ("The king\u2019s castle was built by the French.", {"Who was the king\u2019s castle built by?"}),
     ],
 )
 def test_a_statement_gives_what_can_be_asked_of_it(statement, asked):
@@ -46,6 +47,17 @@ def test_of_a_pronoun_only_what_is_said_is_asked():
     found = questions("He was the first man on the moon.")
     assert {question.split(" ", 1)[1] for question in found} >= {"was the first man on the moon?"}
     assert not any(" he" in question for question in found)
+
+
+def test_no_part_of_a_question_is_missing_and_no_word_is_cut():
+    found = questions(
+        "Paris is (in French) a city of light.", "The army had ten thousand men.", "There are two possible solutions.",
+        "In 2001 this became a law.", "She won the prize in chemistry in 1990.",
+    )  # fmt: skip
+    assert not any(" ?" in question or "How many" in question for question in found)
+    assert not any("She" in question for question in found)
+    assert "Who won the prize in chemistry?" in found
+    assert questions("The town has two schools, and 40 of them are old.")
 
 
 def test_a_name_inside_a_sentence_is_asked_for_and_no_capital_at_its_start_or_month():

@@ -89,7 +89,8 @@ def write_model_card(
         path: the file to write (default: README.md in the folder).
         results: figures by name, nested or not (default: `results` of `training_args.json`). The content of an
             evaluation's results.json also becomes the card's `model-index`, beside other entries that the folder's
-            card already has; without it, that card's `model-index` is kept.
+            card already has; without it, that card's `model-index` is kept. Of a reconstruction.json of `reconstruct`
+            the scores are shown.
         more_figures: figures by name to show after those of `results`.
 
     Returns:
@@ -109,8 +110,8 @@ def write_model_card(
     if results is not None and is_evaluation(results):
         entries = _with_newer(entries, model_index(results))
         results = _figures(results)
-    elif results is not None and isinstance(results.get("scores"), dict):
-        # Of `reconstruct`: beside the scores it has paths and settings.
+    elif results is not None and results.keys() >= {"checkpoint", "source", "scores"}:
+        # Of `reconstruct`, which has paths and settings beside the scores.
         results = {name: score for name, score in results["scores"].items() if name != "by_length"}
     with naming_damage(folder):
         use = _use_of(config, args)

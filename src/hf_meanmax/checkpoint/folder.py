@@ -6,7 +6,7 @@ import filecmp
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,8 +296,12 @@ def learnt_objective(config: LatentConfig, args: Json) -> str:
     return str(args.get("objective", "translation" if is_translator else "reconstruction"))
 
 
-def require_reconstruction(folder: str | os.PathLike[str]) -> Json:
+def require_reconstruction(folder: str | os.PathLike[str], remedies: Mapping[str, str] | None = None) -> Json:
     """The training arguments of a checkpoint that learnt to reconstruct its input.
+
+    Args:
+        folder: the checkpoint.
+        remedies: what to do with a model of another objective, by the objective.
 
     Raises:
         ValueError: it learnt something else.
@@ -307,12 +311,8 @@ def require_reconstruction(folder: str | os.PathLike[str]) -> Json:
     objective = learnt_objective(check_checkpoint(path, encoder_alone=True), trained)
     if objective == "reconstruction":
         return trained
-    remedies = {
-        "none": "it has no decoder. Take a model that has one, for instance mini-en",
-        "translation": "score it with `hf-meanmax translate --reference`",
-        "embedding_inversion": "it decodes the vectors of another embedder. Score it with `hf-meanmax audit`",
-    }
-    remedy = remedies.get(objective, "it does not reconstruct its input. Take a model that does")
+    known = {"none": "it has no decoder. Take a model that has one, for instance mini-en", **(remedies or {})}
+    remedy = known.get(objective, "it does not reconstruct its input. Take a model that does")
     raise ValueError(f"{os.fspath(folder)} learnt by the objective {objective!r}: {remedy}.")
 
 

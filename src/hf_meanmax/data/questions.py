@@ -22,8 +22,10 @@ from .text_writer import text_writer
 _LEAST_WORDS, _MOST_WORDS = 3, 24
 # Words of an answer's description that a question keeps.
 _KEPT_WORDS = 14
-_WORD = r"[^\W\d_][\w'-]*"
-_NAME = r"[A-Z][\w'-]+"
+# Inside a character class: letters, digits, both apostrophes and the hyphen.
+_INNER = r"\w'\u2019-"
+_WORD = rf"[^\W\d_][{_INNER}]*"
+_NAME = rf"[A-Z][{_INNER}]+"
 _DETERMINERS = "The|A|An|His|Her|Its|Their|This|These"
 _PRONOUNS = frozenset(
     "he she it they this these that those there here i we you some many most other others one another who what which "
@@ -46,20 +48,24 @@ _DID = re.compile(rf"((?:The )?{_NAME}(?: (?:of |the )?{_NAME}){{0,3}}) ({_WORD}
 _KIND = re.compile(
     rf"(?:a|an|the|one of the) ((?:{_WORD} ){{0,3}}?{_WORD}) (who|that|which|in|of|on|for|from|by|to|with) (.{{5,80}})"
 )
+# What a question has in which a part is missing, or a quotation.
+_UNASKED = re.compile(r"\"|  | \?")
 _CLAUSE = re.compile(r"[;:(]|, (?:and|but|which|who|where|with|as|although|while)\b")
 _DATE = re.compile(r",? (?:in|on|until|since|from|after|before|around) (?:\w+ \d{1,2}, |\w+ )?(?:1\d|20)\d\d\b.*")
 _PLACE = re.compile(rf" (?:in|at|near|from|to) (?:the )?{_NAME}")
 _REASON = re.compile(r" (?:because|due to|in order to) ")
 _NUMBER = re.compile(
     r"(?<![\w,.])(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million) "
-    rf"([a-z]{{3,}}s)((?: (?:of|in|on|at|from|for) (?:the )?{_WORD}(?: {_WORD})?)?)"
+    rf"(?!this\b)([a-z]{{3,}}s)\b((?: (?:of|in|on|at|from|for) (?:the )?{_WORD}(?: {_WORD})?)?)"
 )
 # After a word in lower case, since at the start of a sentence any word has a capital; before none that it describes.
 _INNER_NAME = re.compile(
-    rf"(?<![\w'-])[a-z][\w'-]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})"
+    rf"(?<![{_INNER}])[a-z][{_INNER}]*,? ({_NAME}(?: (?:of the |of )?{_NAME}){{0,3}})"
     r"(?=[,.;)]| (?:and|or|in|of|on|at|to|for|with|from|by|as|is|was|are|were|has|had|who|which|that|when)\b)"
 )
 _NOUN = re.compile(r"\b(?:a|an|the) ([a-z]{4,}(?: [a-z]{4,})?)(?= (?:of|in|is|was|and|to|for|with)\b|[,.])")
+
+_POSSESSIVE = re.compile(r"['\u2019]s$")
 
 _OF_NAMES = (
     "What is {}?", "Who is {}?", "Who was {}?", "Where is {}?", "What is {} famous for?", "When was {} born?",
@@ -141,7 +147,7 @@ def _sentences(corpus: Corpus, advance: Callable[[int], object]) -> Iterator[str
 
 
 def _is_asked(question: str) -> bool:
-    return _LEAST_WORDS <= len(question.split()) <= _MOST_WORDS and '"' not in question and "  " not in question
+    return _LEAST_WORDS <= len(question.split()) <= _MOST_WORDS and not _UNASKED.search(question)
 
 
 def _questions(text: str, generator: np.random.Generator) -> Iterator[str]:
@@ -158,7 +164,7 @@ def _questions(text: str, generator: np.random.Generator) -> Iterator[str]:
     nouns = _NOUN.findall(text)
     # Nearly all texts have a name and a noun: one of the two, or there would be little else.
     if names and (not nouns or generator.random() < 1 / 2):
-        yield _one_of(_OF_NAMES, generator).format(_one_of(names, generator).removesuffix("'s"))
+        yield _one_of(_OF_NAMES, generator).format(_POSSESSIVE.sub("", _one_of(names, generator)))
     elif nouns:
         noun = _one_of(nouns, generator)
         yield _one_of(_OF_NOUNS, generator).format(noun, a="an" if noun[0] in "aeiou" else "a")
@@ -197,7 +203,7 @@ def _of_what_was_done(subject: str, verb: str, rest: str, generator: np.random.G
     undated = rest[: date.start()] if date else rest
     yield f"Who {verb} {undated}?"
     yield f"{_one_of(_DOERS, generator)} {verb} {undated}?"
-    if date:
+    if date and subject.split()[0].lower() not in _PRONOUNS:
         yield f"When was it that {_in_a_sentence(subject)} {verb} {undated}?"
 
 

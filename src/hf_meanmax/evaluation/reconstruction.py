@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _MOST_LOGITS = 2**26
 # Number of texts shown with their reconstructions when progress is shown.
 _SHOWN = 3
+_SCORED_ELSEWHERE = {
+    "translation": "score it with `hf-meanmax translate --reference`",
+    "embedding_inversion": "it decodes the vectors of another embedder. Score it with `hf-meanmax audit`",
+}
 
 
 def reconstruction_pairs(
@@ -200,7 +204,7 @@ def score_checkpoint(
     output = None if output is None else Path(output)
     if output is not None and output.exists() and not output.is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
-    trained = require_reconstruction(folder)
+    trained = require_reconstruction(folder, _SCORED_ELSEWHERE)
     model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings, trained.get("max_tokens"))
     if output is not None:
