@@ -55,6 +55,9 @@ def draw(rows: Mapping[str, Mapping[str, float]], reference: str) -> Figure:
             # To the left where another point would lie under the name.
             is_left = across > 0.8 or any(0 < a - across < 0.3 and abs(b - up) < 0.05 for a, b in places.values())
             offset, side = ((-5, 5), "right") if is_left else ((5, 5), "left")
+            # Below where points lie on both sides.
+            if is_left and any(0 < across - a < 0.4 and abs(b - up) < 0.05 for a, b in places.values()):
+                offset, side = (0, -17), "center"
             axes.annotate(name, shown[name], xytext=offset, textcoords="offset points", fontsize=8, ha=side)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
