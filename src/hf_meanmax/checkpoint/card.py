@@ -89,8 +89,7 @@ def write_model_card(
         path: the file to write (default: README.md in the folder).
         results: figures by name, nested or not (default: `results` of `training_args.json`). The content of an
             evaluation's results.json also becomes the card's `model-index`, beside other entries that the folder's
-            card already has; without it, that card's `model-index` is kept. Of a reconstruction.json of `reconstruct`
-            the scores are shown.
+            card already has; without it, that card's `model-index` is kept.
         more_figures: figures by name to show after those of `results`.
 
     Returns:
@@ -109,13 +108,10 @@ def write_model_card(
     model_name, entries = _entries_of_card(folder / "README.md")
     if results is not None and is_evaluation(results):
         entries = _with_newer(entries, model_index(results))
-        results = _figures(results)
-    elif results is not None and results.keys() >= {"checkpoint", "source", "scores"}:
-        # Of `reconstruct`, which has paths and settings beside the scores.
-        results = {name: score for name, score in results["scores"].items() if name != "by_length"}
+    given = None if results is None else _figures(results)
     with naming_damage(folder):
         use = _use_of(config, args)
-        figures = args.get("results") or {} if results is None else results
+        figures = args.get("results") or {} if given is None else given
         card = ModelCard.from_template(
             _card_data(config, use, description, (model_name or title) if entries else None, entries),
             template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
@@ -298,8 +294,12 @@ def is_evaluation(results: object) -> bool:
 
 
 def _figures(results: Json) -> Json:
-    """The figures of an evaluation for the card's table, gains with their intervals; missing scores (None) are left
-    out."""
+    """The figures for the card's table: of an evaluation its scores and gains with their intervals, without missing
+    ones (None); of `reconstruct` the scores without paths and settings; others as they are."""
+    if results.keys() >= {"checkpoint", "source", "scores"}:
+        return {name: score for name, score in results["scores"].items() if name != "by_length"}
+    if not is_evaluation(results):
+        return results
     figures: Json = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
