@@ -53,10 +53,11 @@ def draw(rows: Mapping[str, Mapping[str, float]], reference: str) -> Figure:
         places = {name: to_axes(point) for name, point in shown.items()}
         for name, (across, up) in places.items():
             # To the left where another point would lie under the name.
-            is_left = across > 0.8 or any(0 < a - across < 0.3 and abs(b - up) < 0.05 for a, b in places.values())
+            beside = [a - across for a, b in places.values() if abs(b - up) < 0.05]
+            is_left = across > 0.8 or any(0 < distance < 0.3 for distance in beside)
             offset, side = ((-5, 5), "right") if is_left else ((5, 5), "left")
             # Below where points lie on both sides.
-            if is_left and any(0 < across - a < 0.4 and abs(b - up) < 0.05 for a, b in places.values()):
+            if is_left and any(-0.4 < distance < 0 for distance in beside):
                 offset, side = (0, -17), "center"
             axes.annotate(name, shown[name], xytext=offset, textcoords="offset points", fontsize=8, ha=side)
         axes.set_xlabel(x)

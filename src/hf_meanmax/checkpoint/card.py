@@ -108,10 +108,9 @@ def write_model_card(
     model_name, entries = _entries_of_card(folder / "README.md")
     if results is not None and is_evaluation(results):
         entries = _with_newer(entries, model_index(results))
-    given = None if results is None else _figures(results)
+    figures = args.get("results") or {} if results is None else _figures(results)
     with naming_damage(folder):
         use = _use_of(config, args)
-        figures = args.get("results") or {} if given is None else given
         card = ModelCard.from_template(
             _card_data(config, use, description, (model_name or title) if entries else None, entries),
             template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),

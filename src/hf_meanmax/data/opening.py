@@ -18,6 +18,7 @@ from .tables import (
     TABLES,
     DatasetRows,
     choose_split,
+    has_no_splits,
     load_from_disk,
     load_from_hub,
     load_table,
@@ -85,8 +86,7 @@ def open_corpus(
         return open_file(path)
     if path.is_dir():
         dataset = load_from_disk(path, split)
-        is_whole = (path / "dataset_info.json").is_file()
-        _refuse_parts(f"{path} is a saved data set", split if is_whole else "train", config_name)
+        _refuse_parts(f"{path} is a saved data set", split if has_no_splits(path) else "train", config_name)
         return DatasetRows(dataset, text_column, [str(path)])
     if path.exists():
         raise ValueError(f"{path} is a pipe or a device, and a corpus is read more than once. Write it to a file.")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -27,7 +28,8 @@ _INNER = r"\w'\u2019-"
 _WORD = rf"[^\W\d_][{_INNER}]*"
 _NAME = rf"[A-Z][{_INNER}]+"
 _DETERMINERS = "The|A|An|His|Her|Its|Their|This|These"
-_PRONOUNS = frozenset(
+# First words of what has no name.
+_NAMELESS = frozenset(
     "he she it they this these that those there here i we you some many most other others one another who what which "
     "when while where after before because although if in on at by for from with not however only both each all".split()
 )
@@ -97,9 +99,9 @@ def write_questions(
     Args:
         corpus: English text, see [`open_corpus`].
         output: a .txt, .xz or .gz file; its folder is created.
-        share: of the sentences, drawn by the seed, how many questions are made of.
-        per_sentence: how many of such a sentence's questions are drawn, at most.
-        seed: what draws them.
+        share: share of the sentences that questions are made of.
+        per_sentence: most questions of a sentence.
+        seed: seed of the sentences and of the questions that are drawn.
         show_progress: show a progress bar.
 
     Returns:
@@ -113,9 +115,12 @@ def write_questions(
         with progress_bar(
             total=corpus.size, unit=corpus.unit, unit_scale=True, desc="questions", disable=not show_progress
         ) as bar:
-            for question in make_questions(_sentences(corpus, bar.update), share, per_sentence, seed):
+            sentences = chain.from_iterable(map(split_sentences, corpus))
+            for question in make_questions(sentences, share, per_sentence, seed):
                 file.write(f"{question}\n")
                 written += 1
+                bar.update(corpus.position - bar.n)
+            bar.update(corpus.position - bar.n)
         if not written:
             remedy = "" if share == 1 else f", or a larger `share` of the sentences than {share}"
             raise ValueError(
@@ -136,14 +141,6 @@ def make_questions(sentences: Iterable[str], share: float = 1.0, per_sentence: i
             if found[row] not in seen:
                 seen.add(found[row])
                 yield found[row]
-
-
-def _sentences(corpus: Corpus, advance: Callable[[int], object]) -> Iterator[str]:
-    before = 0
-    for line in corpus:
-        advance(corpus.position - before)
-        before = corpus.position
-        yield from split_sentences(line)
 
 
 def _is_asked(question: str) -> bool:
@@ -174,7 +171,7 @@ def _of_what_is(subject: str, verb: str, described: str, generator: np.random.Ge
     described = _shortened(described)
     is_person = re.fullmatch(f"{_NAME} {_NAME}", subject) is not None
     yield f"{'Who' if is_person or generator.random() < 1 / 3 else 'What'} {verb} {described}?"
-    named = subject.split()[0].lower() not in _PRONOUNS
+    named = subject.split()[0].lower() not in _NAMELESS
     if match := _KIND.fullmatch(described):
         kind, joint, rest = match.groups()
         joint = "" if joint in ("who", "that", "which") else f"{verb} {joint} "
@@ -203,7 +200,7 @@ def _of_what_was_done(subject: str, verb: str, rest: str, generator: np.random.G
     undated = rest[: date.start()] if date else rest
     yield f"Who {verb} {undated}?"
     yield f"{_one_of(_DOERS, generator)} {verb} {undated}?"
-    if date and subject.split()[0].lower() not in _PRONOUNS:
+    if date and subject.split()[0].lower() not in _NAMELESS:
         yield f"When was it that {_in_a_sentence(subject)} {verb} {undated}?"
 
 

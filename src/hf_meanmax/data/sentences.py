@@ -32,6 +32,7 @@ _ABBREVIATION = re.compile(
     r"e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$",
     re.IGNORECASE,
 )
+# Characters; none of them has more.
 _LONGEST_ABBREVIATION = 16
 
 

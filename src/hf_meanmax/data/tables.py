@@ -239,7 +239,7 @@ def load_from_disk(path: Path, split: str) -> Dataset:
     Raises:
         ValueError: the folder holds no data set, or the split does not exist.
     """
-    if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
+    if not has_no_splits(path) and not (path / "dataset_dict.json").is_file():
         raise ValueError(
             f"{path} is a folder but no data set written by save_to_disk; "
             f"for text files give a glob such as {path}/*.txt."
@@ -248,6 +248,11 @@ def load_from_disk(path: Path, split: str) -> Dataset:
 
     loaded = datasets.load_from_disk(str(path))
     return choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
+
+
+def has_no_splits(path: Path) -> bool:
+    """Whether a folder is a single data set that `save_to_disk` wrote, and not several splits."""
+    return (path / "dataset_info.json").is_file()
 
 
 def load_from_hub(name: str, split: str, config_name: str | None) -> tuple[Dataset, str | None]:

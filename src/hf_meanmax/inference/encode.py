@@ -292,12 +292,13 @@ class _Encoding:
         ) as bar:
             for number, shard in enumerate(lines.shards(settings.shard_size)):
                 path = self.output / shard_name(number, FORMATS[settings.format])
-                # Those of shards that an earlier run has finished, too.
-                truncated += count_truncated(model, shard) if number % processes == rank else 0
-                if number % processes == rank and not is_finished(path, len(shard), self.dimension):
-                    with _moved(bar, lines.position, model, len(shard)):
-                        embeddings = embed_texts(model, shard, settings, compression.pca, self.batch_size)
-                    write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
+                if number % processes == rank:
+                    # Also of a shard that an earlier run has finished.
+                    truncated += count_truncated(model, shard)
+                    if not is_finished(path, len(shard), self.dimension):
+                        with _moved(bar, lines.position, model, len(shard)):
+                            embeddings = embed_texts(model, shard, settings, compression.pca, self.batch_size)
+                        write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
                 rows.append(len(shard))
                 blank += sum(not line.strip() for line in shard)
                 bar.set_postfix(rows=sum(rows), refresh=False)

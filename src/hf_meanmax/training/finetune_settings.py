@@ -8,6 +8,7 @@ from typing import Literal
 
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
+from hf_meanmax.data.tables import has_no_splits
 from hf_meanmax.fields import count, option
 from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -61,7 +62,7 @@ class FinetuneArguments(RunArguments):
         super().__post_init__()
         for name in ("train", "validation", "test"):
             split, source = getattr(self, f"{name}_split"), Path(getattr(self, name))
-            if split != name and (source.is_file() or (source / "dataset_info.json").is_file()):
+            if split != name and (source.is_file() or has_no_splits(source)):
                 what = "a file" if source.is_file() else "a single data set"
                 raise ValueError(f"`{name}` is {what}, which has no split {split!r}. Leave `{name}_split` out.")
         sources = [source for source in (self.train, self.validation, self.test) if source]
