@@ -26,6 +26,7 @@ from hf_meanmax.inference.embedding_files import MANIFEST, read_manifest
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training import teacher as teacher_module
+from hf_meanmax.training.cache import cache_lock
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import TeacherVectors, teacher_vectors, text_hash
@@ -164,7 +165,7 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     prompted = make_arguments(teacher=teacher, cache_dir=args.cache_dir, teacher_prompt="a red ")
     # However few files may be open at once.
     monkeypatch.setattr("hf_meanmax.training.teacher.most_open_files", lambda: 2)
-    few = TeacherVectors([vectors.files[0].parent], vectors.places)
+    few = TeacherVectors(list(dict.fromkeys(file.parent for file in vectors.files)), vectors.places)
     assert np.array_equal(few[rows[::-1]], vectors[rows[::-1]])
     assert few._open.cache_info().currsize == 1
     other = teacher_vectors(prompted, texts, load_embedder(teacher, "a red ", "cpu"), show_progress=False)
@@ -227,6 +228,45 @@ def test_of_a_grown_corpus_only_new_texts_are_encoded(make_arguments, teacher, m
         assert not encoded
 
 
+def test_vectors_of_a_killed_run_serve_another_corpus(make_arguments, teacher, monkeypatch, tmp_path):
+    """All of its finished shards, but not those of a run that still computes."""
+    lines = list(dict.fromkeys(filter(None, random_lines(60, seed=7))))
+    for name, some in (("all.txt", lines), ("fewer.txt", lines[:30])):
+        (tmp_path / name).write_text("\n".join(some) + "\n")
+    small = encode_module.EncodeSettings(dtype="float16", shard_size=8)
+    monkeypatch.setattr("hf_meanmax.training.teacher._SETTINGS", small)
+    settings = {"teacher": teacher, "cache_dir": str(tmp_path / "cache"), "min_tokens": 1, "max_unknown_rate": 1.0}
+    encoder, true, encoded = load_encoder(teacher, device="cpu"), encode_module.embed_texts, []
+
+    def vectors_of(corpus: str) -> TeacherVectors:
+        args = make_arguments(**settings, corpus=[str(tmp_path / corpus)])
+        return teacher_vectors(args, prepare(args, show_progress=False).sources["train"], encoder, show_progress=False)
+
+    def encode(model, texts, *arguments, **options):
+        if len(encoded) == 16 and limit:
+            raise Killed
+        encoded.extend(texts)
+        return true(model, texts, *arguments, **options)
+
+    monkeypatch.setattr(encode_module, "embed_texts", encode)
+    limit = True
+    with pytest.raises(Killed):
+        vectors_of("all.txt")
+    limit = False
+    (hashes,) = (path for path in (tmp_path / "cache" / "teachers").glob("*/*.npy"))
+    with cache_lock(hashes.with_suffix("")):
+        teacher_module._close_interrupted(hashes.parent)
+    assert not read_manifest(hashes.with_suffix(""))["complete"]
+    encoded.clear()
+    found = vectors_of("fewer.txt")
+    assert encoded == lines[16:30]
+    np.testing.assert_allclose(found[np.arange(30)], encoder.encode(lines[:30]), rtol=2e-3, atol=2e-3)
+    encoded.clear()
+    found = vectors_of("all.txt")
+    assert encoded == lines[30:]
+    np.testing.assert_allclose(found[np.arange(len(lines))], encoder.encode(lines), rtol=2e-3, atol=2e-3)
+
+
 def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arguments, teacher, monkeypatch, tmp_path):
     lines = [line for line in random_lines(60, seed=6) if len(line.split()) > 3]
     path = tmp_path / "texts.txt"
@@ -243,7 +283,7 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
     with pytest.raises(ValueError, match="The text changed while it was read"):
         teacher_vectors(args, texts, encoder, show_progress=False)
     monkeypatch.undo()
-    assert list((tmp_path / "cache" / "teachers").glob("*.npy")) == []
+    assert list((tmp_path / "cache" / "teachers").rglob("manifest.json")) == []
     path.write_text("\n".join(lines) + "\n")
     hashes = teacher_module._text_hashes(tmp_path, texts, False)
     monkeypatch.setattr(teacher_module, "_text_hashes", lambda *_: hashes)

@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,16 @@ import torch
 
 from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.data.corpus import CHANGED
-from hf_meanmax.files import bytes_digest, open_array, replacing_file
+from hf_meanmax.files import Json, bytes_digest, open_array, replacing_file, write_json
 from hf_meanmax.hardware import most_open_files, uses_bf16
-from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, lacking_shards, read_manifest
+from hf_meanmax.inference.embedding_files import (
+    MANIFEST,
+    embedding_files,
+    is_finished,
+    lacking_shards,
+    read_manifest,
+    shard_name,
+)
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.processes import of_main_process
@@ -78,8 +85,8 @@ def teacher_vectors(
     """The teacher's or embedder's vectors of the texts of a store, each computed once and cached as float16.
 
     The cache distinguishes teachers, their prompts and the precision of the run. Only texts that no earlier run has
-    computed are computed, for instance when a corpus has grown. A killed run keeps its finished shards. With several
-    processes each computes a part.
+    computed are computed, for instance when a corpus has grown. Finished shards of a killed run serve later ones, also
+    those of another corpus. With several processes each computes a part.
 
     Args:
         args: the run's settings, with `cache_dir`, `precision` and `teacher_shuffled`.
@@ -96,6 +103,9 @@ def teacher_vectors(
     own = cache / digest(model_fingerprints(teacher), *(["bf16"] if in_bf16 else []))
     own.mkdir(parents=True, exist_ok=True)
     hashes = _text_hashes(cache, texts, show_progress)
+    is_main = state is None or state.is_main_process
+    if is_main:
+        _close_interrupted(own)
     distinct, first = np.unique(hashes, return_index=True)
     parts, has_vector = _parts_with(distinct, own, state)
     if not has_vector.all():
@@ -105,19 +115,17 @@ def teacher_vectors(
         part = own / digest(new.fingerprint())
         if show_progress and has_vector.any():
             print(f"{args.frozen_encoder}: {new.size:,} of {len(first):,} texts have no vector yet.", file=sys.stderr)
-        is_main = state is None or state.is_main_process
         lock = cache_lock(part) if is_main else nullcontext()
         # Autocast leaves the weights unchanged: their hash is needed again, for validation texts or by another run.
         with lock, torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
             if is_main and part.is_dir() and not (part / MANIFEST).is_file():
                 shutil.rmtree(part)
+            if is_main:
+                _write_hashes(part, hashes[is_new])
             encode_corpus(
                 teacher, new, part, _SETTINGS, model_name=args.frozen_encoder, state=state, show_progress=show_progress
             )
-            parts[part] = hashes[is_new]
-            if is_main:
-                with replacing_file(part.with_suffix(".npy"), "wb") as file:
-                    np.save(file, parts[part])
+        parts[part] = hashes[is_new]
     known = np.concatenate(list(parts.values()))
     order = np.argsort(known, kind="stable")
     places = order[np.searchsorted(known, hashes, sorter=order)]
@@ -140,6 +148,38 @@ def _parts_with(
             has_vector |= is_in
             parts[part] = found
     return parts, has_vector
+
+
+def _write_hashes(part: Path, hashes: npt.NDArray[np.uint64]) -> None:
+    with replacing_file(part.with_suffix(".npy"), "wb") as file:
+        np.save(file, hashes)
+
+
+def _close_interrupted(own: Path) -> None:
+    """Ends each part of a killed run after its finished shards."""
+    for path in own.glob("*.npy"):
+        part = path.with_suffix("")
+        if _is_whole(part):
+            continue
+        # A part that a run is computing is locked; one without a manifest has no vectors.
+        with suppress(OSError, ValueError, EOFError), cache_lock(part).acquire(blocking=False):
+            manifest, hashes = read_manifest(part), np.load(path)
+            shards = _finished_shards(part, manifest, len(hashes))
+            if shards:
+                _write_hashes(part, hashes[: sum(shards)])
+                write_json(part / MANIFEST, {**manifest, "shards": shards, "rows": sum(shards), "complete": True})
+
+
+def _finished_shards(part: Path, manifest: Json, texts: int) -> list[int]:
+    """The number of rows of each shard of an interrupted part, up to the first that is not finished."""
+    size = manifest["settings"]["shard_size"]
+    shards: list[int] = []
+    for first in range(0, texts, size):
+        rows = min(size, texts - first)
+        if not is_finished(part / shard_name(len(shards), ".npy"), rows, manifest["dimension"]):
+            break
+        shards.append(rows)
+    return shards
 
 
 def _is_whole(part: Path) -> bool:
