@@ -22,9 +22,10 @@ from hf_meanmax.inference.encoder import encode_texts, load_encoder
 SHOWN = 3
 
 
-def recall(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The share of `wanted` `(Q, k)` that is in `found` `(Q, k)`."""
-    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), wanted.tolist(), strict=True)]))
+def recall(found: np.ndarray, wanted: np.ndarray) -> str:
+    """The share of `wanted` `(Q, k)` that is in `found` `(Q, k)`, and its standard error over the queries."""
+    shares = [len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), wanted.tolist(), strict=True)]
+    return f"{np.mean(shares):.3f} (standard error {np.std(shares) / len(shares) ** 0.5:.3f})"
 
 
 def main() -> None:
@@ -42,6 +43,7 @@ def main() -> None:
 
     texts = [line for line in open_corpus(args.corpus) if line]
     queries = [line for line in open_corpus([args.queries]) if line]
+    args.neighbours = min(args.neighbours, len(texts))
 
     def index_of(vectors: np.ndarray) -> faiss.Index:
         index = faiss.IndexFlatIP(vectors.shape[1])
@@ -67,13 +69,13 @@ def main() -> None:
         raise SystemExit(f"{Path(given).name} has {len(vectors):,} rows and the corpus {len(texts):,} sentences.")
     other, asked_there = index_of(vectors), encode(reference, queries)
     wanted = other.search(asked_there, args.neighbours)[1]
-    print(f"recall@{args.neighbours} of {len(queries)} queries among {len(texts):,}: {recall(rows, wanted):.3f}")
+    print(f"recall@{args.neighbours} of {len(queries)} queries among {len(texts):,}: {recall(rows, wanted)}")
     if args.same_space:
         for name, index, vectors in (
             ("own queries in its", other, asked),
             ("its queries in the own", own, asked_there),
         ):
-            print(f"{name} index: {recall(index.search(vectors, args.neighbours)[1], wanted):.3f}")
+            print(f"{name} index: {recall(index.search(vectors, args.neighbours)[1], wanted)}")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def main(argv: list[str]) -> None:
             rows.setdefault(name, []).append(found)
             print(f"{name}, seed {seed}: test {found['test']['accuracy']:.4f}", flush=True)
             write(output, rows)
-    for number in sorted({GRIDS[grid][name].get("max_examples", 0) for name in systems}):
+    for number in sorted({GRIDS[grid][name].get("max_examples", options.get("max_examples", 0)) for name in systems}):
         settings = {key: value for key, value in options.items() if key in FinetuneArguments.__dataclass_fields__}
         found = []
         for seed in seeds if number else seeds[:1]:

@@ -137,6 +137,13 @@ def test_shapes_that_do_not_fit_are_an_error(sets):
         fit_relatedness(features, scores[:-1], *sets["dev"])
 
 
+def test_features_that_are_not_finite_are_an_error(sets):
+    features = sets["dev"][0].copy()
+    features[7, 2] = np.inf
+    with pytest.raises(ValueError, match="dev: row 7 of the features is not finite"):
+        fit_relatedness(*sets["train"], features, sets["dev"][1])
+
+
 def test_constant_features_give_no_correlation(sets):
     ones = np.ones((150, SIZE), dtype=np.float32)
     model = fit_relatedness(ones, sets["train"][1], ones[:40], sets["dev"][1])

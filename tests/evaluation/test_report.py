@@ -244,6 +244,11 @@ def test_figures_show_the_scores(results):
     gains = plot_gains([vars(results)])
     found = gains.axes[0].containers[0].lines[0].get_xdata()
     assert np.allclose(found, [results.gains[task]["difference"] for task in labels])
+    # A gain without an interval has no caps, which would look like an interval of width 0.
+    unknown = {**results.gains, labels[0]: {**results.gains[labels[0]], "low": None, "high": None}}
+    caps = plot_gains([{**vars(results), "gains": unknown}]).axes[0].containers[0].lines[1]
+    for side in caps:
+        assert np.isnan(np.array(side.get_xdata(), dtype=float)).tolist() == [task == labels[0] for task in labels]
     # A model that was evaluated without controls has no place there, and the other keeps its colour.
     beside = plot_gains([{**vars(results), "model": {"name": "other"}, "gains": {}}, vars(results)])
     assert [container.get_label() for container in beside.axes[0].containers] == ["mine"]

@@ -1,7 +1,8 @@
 """Reconstruction scores of autoencoders: BLEU, chrF and ROUGE, exact matches, teacher-forced accuracy.
 
 By default BLEU compares words as the tokenizer splits and normalises them (a word-level tokenizer lower-cases them).
-The reference is the text itself, so a word outside the vocabulary is always an error.
+The reference is the text itself, so a word outside the vocabulary is always an error. Teacher-forced accuracy and
+loss take the unknown token for a word.
 """
 
 from __future__ import annotations
@@ -283,6 +284,6 @@ def _padded_batches(
     for rows in rows_by_length(encoded, batch_tokens):
         batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
-        # The decoder cannot generate words of an expanded vocabulary: they count as errors.
+        # The decoder cannot generate words of an expanded vocabulary: to it they are unknown.
         batch["labels"] = labels.masked_fill(labels >= config.vocab_size, config.unk_token_id)
         yield batch

@@ -26,6 +26,7 @@ RARE_ONE_IN = 100_000
 
 _WORD = re.compile(r"[^\W\d_](?:[\w'\u2019-]*\w)?")
 _QUOTES = "\"'(\u2018\u201c\u00ab"
+_POSSESSIVE = re.compile("['\u2019]s$")
 _I = re.compile(r"I(['\u2019]\w+)?")
 
 
@@ -99,7 +100,8 @@ class References:
 
 
 def names_of(text: str) -> Iterator[str]:
-    """Capitalised words that do not begin a sentence or a quotation, except `I`; none in a text all in capitals.
+    """Capitalised words that do not begin a sentence or a quotation, except `I` and without a possessive `'s`; none in
+    a text all in capitals.
 
     A heuristic for names in English and similar languages.
     """
@@ -109,7 +111,7 @@ def names_of(text: str) -> Iterator[str]:
         for number, match in enumerate(_WORD.finditer(sentence)):
             word, before = match[0], sentence[: match.start()][-1:]
             if number and word[0].isupper() and before not in _QUOTES and not _I.fullmatch(word):
-                yield word
+                yield _POSSESSIVE.sub("", word)
 
 
 def has_digit(word: str) -> bool:

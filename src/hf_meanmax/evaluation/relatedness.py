@@ -98,7 +98,8 @@ def fit_relatedness(
         device: torch device (default: that of `train_features` if it is a tensor, else the CPU).
 
     Raises:
-        ValueError: shapes that do not fit together, no rows, or a score that is not between 0 and 5.
+        ValueError: shapes that do not fit together, no rows, features that are not finite, or a score that is not
+            between 0 and 5.
     """
     rows, dev_rows = as_tensor(train_features, device), as_tensor(dev_features, device)
     targets, dev_scores = score_distributions(train_scores), np.asarray(dev_scores, dtype=np.float64)
@@ -108,6 +109,9 @@ def fit_relatedness(
                 f"{name}: features of shape {tuple(part.shape)} and {len(scores)} scores; expected at least one row, "
                 f"a score a row, and {rows.shape[-1]} columns as train has."
             )
+        if not torch.isfinite(part).all():
+            row = int((~torch.isfinite(part).all(dim=1)).nonzero()[0])
+            raise ValueError(f"{name}: row {row} of the features is not finite.")
     layer = _Layer(rows, torch.from_numpy(targets).to(rows.device))
     permutations = np.random.RandomState(SEED)  # SentEval's generator, for the same batches
     best, kept = -1.0, layer.parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -73,8 +74,11 @@ def plot_gains(results: Sequence[Json]) -> Figure:
             found = [(place, one["gains"][task]) for place, task in enumerate(tasks) if task in one["gains"]]
             differences = [gain["difference"] for _, gain in found]
             errors = [
-                [0.0 if gain["low"] is None else max(0.0, gain["difference"] - gain["low"]) for _, gain in found],
-                [0.0 if gain["high"] is None else max(0.0, gain["high"] - gain["difference"]) for _, gain in found],
+                [math.nan if gain["low"] is None else max(0.0, gain["difference"] - gain["low"]) for _, gain in found],
+                [
+                    math.nan if gain["high"] is None else max(0.0, gain["high"] - gain["difference"])
+                    for _, gain in found
+                ],
             ]
             marker = _MARKERS[number % len(_MARKERS)]
             places = [place + offset for place, _ in found]
