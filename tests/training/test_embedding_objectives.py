@@ -265,6 +265,16 @@ def test_vectors_of_a_killed_run_serve_another_corpus(make_arguments, teacher, m
     found = vectors_of("all.txt")
     assert encoded == lines[30:]
     np.testing.assert_allclose(found[np.arange(len(lines))], encoder.encode(lines), rtol=2e-3, atol=2e-3)
+    # Another run that goes on with a part, between the listing and the reading of its shards.
+    listed = teacher_module._parts_with
+
+    def shorter(*arguments):
+        parts, has_vector = listed(*arguments)
+        return {part: np.append(hashes, np.uint64(0)) for part, hashes in parts.items()}, has_vector
+
+    monkeypatch.setattr(teacher_module, "_parts_with", shorter)
+    with pytest.raises(ValueError, match="Another run has changed the vectors"):
+        vectors_of("all.txt")
 
 
 def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arguments, teacher, monkeypatch, tmp_path):

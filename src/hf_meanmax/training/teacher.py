@@ -96,7 +96,7 @@ def teacher_vectors(
         show_progress: whether progress is shown.
 
     Raises:
-        ValueError: the teacher gave a vector that is not finite, or the texts have changed meanwhile.
+        ValueError: the teacher gave a vector that is not finite, or the texts or the cache have changed meanwhile.
     """
     in_bf16 = uses_bf16(args.precision, teacher.device)
     cache = cache_folder(args) / "teachers"
@@ -131,7 +131,10 @@ def teacher_vectors(
     places = order[np.searchsorted(known, hashes, sorter=order)]
     if args.teacher_shuffled:
         places = np.random.default_rng(args.seed).permutation(places)
-    return TeacherVectors(list(parts), places)
+    vectors = TeacherVectors(list(parts), places)
+    if vectors.ends[-1] != len(known):
+        raise ValueError(f"Another run has changed the vectors in {own} meanwhile; give the command again.")
+    return vectors
 
 
 def _parts_with(
