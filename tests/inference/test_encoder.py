@@ -47,6 +47,16 @@ def test_words_spelt_letter_by_letter_are_unread():
     assert unread_words(tokenizer, [f"the NSA met at {russian} in 1987."]) == UnknownWords(1, 8)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_words_spelt_by_bytes_are_unread(kind, capsys):
+    tokenizer = train_tokenizer(["the weather", "weather the", "weather", "the"] * 9, kind, 500, show_progress=False)
+    russian = "\u043c\u043e\u0441\u043a\u0432\u0430"
+    assert unknown_word_rate(tokenizer, [russian]).rate == 0
+    assert unread_words(tokenizer, [f"the {russian} the, 1987"]) == UnknownWords(1, 5)
+    report_unknown(tokenizer, [russian], "the queries")
+    assert "does not know 1 of 1 words (100.0%) of the queries" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "meant"), [("mini_en", "mini-en"), ("Static-EN", "static-en")])
 def test_a_misspelt_model_of_the_package_is_not_sought_on_the_hub(name, meant, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)

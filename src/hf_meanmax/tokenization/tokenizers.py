@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ def train_tokenizer(
         texts: The corpus, one sentence or paragraph at a time. Empty lines are skipped. It is read once, for
             `"unigram"` twice (an iterator is then held in memory).
         kind: `"word"` (raw and Penn-Treebank text give the same words; decoding gives readable text), `"bpe"`
-            (byte-level) and `"unigram"` (byte fallback), which both decode to exactly the encoded text unless it is
-            lower-cased, or `"char"` (one token per character).
+            (byte-level) and `"unigram"` (byte fallback), which both decode to the encoded text with composed letters
+            (NFC), unless it is lower-cased, or `"char"` (one token per composed character).
         vocab_size: Maximum number of ids, the four special tokens included. A small corpus gives fewer.
         min_frequency: Rarer words (characters, merged pairs) are left out. Ignored for `"unigram"`.
         lowercase: Whether text is lower-cased (default: only for `"word"`).
@@ -209,8 +210,8 @@ def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -
     # Pieces are pruned by likelihood, not by frequency.
     taken = {name: value for name, value in options.items() if name != "min_frequency"}
     trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **{**taken, "vocab_size": size})
-    normalize = str if backend.normalizer is None else backend.normalizer.normalize_str
-    backend.train_from_iterator(_without_rare_characters(texts, normalize, most=pieces), trainer=trainer)
+    texts = _without_rare_characters(texts, backend.normalizer.normalize_str, most=pieces)
+    backend.train_from_iterator(texts, trainer=trainer)
     backend.model = _with_byte_fallback(backend, pieces)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return backend
@@ -219,8 +220,11 @@ def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -
 def _cutting_backend(model: models.Model, pattern: str, lowercase: bool) -> Tokenizer:
     """A backend that splits text into matches of a pattern, still without a vocabulary."""
     backend = Tokenizer(model)
+    # Text of some systems and PDF files has accents as characters of their own.
+    steps: list[normalizers.Normalizer] = [normalizers.NFC()]
     if lowercase:
-        backend.normalizer = normalizers.Lowercase()
+        steps.append(normalizers.Lowercase())
+    backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     return backend
 
@@ -352,18 +356,23 @@ def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
 
 
 def unread_words(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> UnknownWords:
-    """Counts all words of `texts` and those that are unknown or spelt letter by letter, as WordPiece does with words of
-    another script."""
+    """Counts all words of `texts` and those that are unknown or spelt by letters or bytes, as tokenizers of pieces do
+    with words of another script."""
     backend = bare_backend(tokenizer)
-    if not isinstance(backend.model, models.WordPiece):
+    if isinstance(backend.model, models.WordLevel) or backend.pre_tokenizer is None:
         return unknown_word_rate(tokenizer, texts)
-    prefix = backend.model.continuing_subword_prefix
     unknown = total = 0
-    for encoding in backend.encode_batch(list(texts), add_special_tokens=False):
-        for _, places in groupby(range(len(encoding.ids)), encoding.word_ids.__getitem__):
-            pieces = [encoding.tokens[place] for place in places]
-            letters = [piece.removeprefix(prefix) for piece in pieces]
-            is_spelt = len(letters) > 2 and all(len(letter) == 1 and letter.isalpha() for letter in letters)
-            total += 1
-            unknown += is_spelt or tokenizer.unk_token in pieces
+    for text, encoding in zip(texts, backend.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        for _, group in groupby(range(len(encoding.ids)), encoding.word_ids.__getitem__):
+            places = list(group)
+            span = text[encoding.offsets[places[0]][0] : encoding.offsets[places[-1]][1]]
+            word = unicodedata.normalize("NFC", span.strip())
+            if word:
+                is_spelt = len(places) > 2 and len(places) >= len(word) and set(map(_major_category, word)) <= {*"LM"}
+                total += 1
+                unknown += is_spelt or tokenizer.unk_token_id in map(encoding.ids.__getitem__, places)
     return UnknownWords(unknown, total)
+
+
+def _major_category(character: str) -> str:
+    return unicodedata.category(character)[0]
