@@ -1111,8 +1111,6 @@ class FamilyTests:
                 expected = whole.loss - model.config.attention_penalty * penalty
                 close(model(sentence_embedding=vectors, labels=labels).loss, expected)
         assert "sentence_embedding" in inspect.signature(model.forward).parameters
-        with pytest.raises(ValueError, match="`labels` are of 2 texts, the input is of 4"):
-            model(sentence_embedding=vectors, labels=batch["labels"][:2])
         if model.config.reads_text:
             with pytest.raises(ValueError, match="Give one of a text, `encoder_outputs` and `sentence_embedding`"):
                 model(**text_of(batch), sentence_embedding=vectors)
@@ -1120,9 +1118,46 @@ class FamilyTests:
                 model(batch["input_ids"], attention_mask=batch["attention_mask"][:, :2])
             words = model.encoder.embeddings.word_embeddings.num_embeddings
             with pytest.raises(
-                IndexError, match=rf"Token ids are 5 to {words}; .* words 0 to {words - 1}\. .*resize_tok"
+                IndexError, match=rf"Token ids, .*, are 5 to {words}; .* words 0 to {words - 1}\. .*resize_tok"
             ):
                 model.encoder(torch.tensor([[5, words]]))
+
+    def test_padding_without_a_mask_is_told(self, variant):
+        model = self.full(variant)
+        if not model.config.reads_text:
+            pytest.skip("it reads no text")
+        batch = self.batch(model.config)
+        assert (batch["attention_mask"] == 0).any()
+        with mock.patch("transformers.modeling_utils.logger.warning_once") as warned:
+            model.eval().encoder(**text_of(batch))
+            model.encoder(batch["input_ids"][:1, :2])
+            model.train().encoder(batch["input_ids"])
+            assert not warned.called
+            model.eval().encoder(batch["input_ids"])
+            assert "`attention_mask`" in warned.call_args.args[0]
+
+    def test_words_of_the_decoder_are_checked(self, variant):
+        model = self.full(variant)
+        batch = labelled(self.batch(model.config))
+        labels = batch.pop("labels")
+        length = labels.shape[1]
+        words = labels.clamp(min=0)
+        wrong = (
+            ({"labels": labels.tolist()}, r"`labels` must be integers \(4, T\) for an input of 4 texts, got list"),
+            ({"labels": labels[0]}, rf"`labels` must be .*, got int64 \({length},\)"),
+            ({"labels": labels[:2]}, rf"`labels` must be .*, got int64 \(2, {length}\)"),
+            ({"labels": labels.float()}, rf"`labels` must be .*, got float32 \(4, {length}\)"),
+            ({"decoder_input_ids": words[:1]}, rf"`decoder_input_ids` must be integers .*, got int64 \(1, {length}\)"),
+            (
+                {"labels": labels, "decoder_attention_mask": words[0] > 0},
+                rf"`decoder_attention_mask` must be \(4, T\) .*, got bool \({length},\)",
+            ),
+            ({"decoder_inputs_embeds": words}, r"`decoder_inputs_embeds` must be \(4, T, embedding_size\)"),
+            ({"labels": labels, "decoder_input_ids": words[:, 1:]}, rf"`labels` are \(4, {length}\), .* \(4, "),
+        )
+        for given, message in wrong:
+            with pytest.raises(ValueError, match=message):
+                model(**batch, **given)
 
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)

@@ -41,6 +41,8 @@ DECODING_WEIGHTS = [
 ]  # fmt: skip
 CLASSIFIER_WEIGHTS = [r"^classifier\."]
 
+_INTEGERS = (torch.int64, torch.int32)
+
 
 class LatentPreTrainedModel(PreTrainedModel):
     """Initialisation, backends and loading rules of all families."""
@@ -102,13 +104,10 @@ class LatentPreTrainedModel(PreTrainedModel):
         if text is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
         is_tensor = isinstance(text, torch.Tensor)
-        is_of_ids = is_tensor and text.dim() == 2 and text.dtype in (torch.int64, torch.int32)
+        is_of_ids = is_tensor and text.dim() == 2 and text.dtype in _INTEGERS
         if input_ids is not None and not (is_of_ids and text.shape[1] > 0):
-            given = (
-                f"{str(text.dtype).removeprefix('torch.')} {tuple(text.shape)}" if is_tensor else type(text).__name__
-            )
             raise ValueError(
-                f"`input_ids` must be integers (B, N), one or more a text, got {given}. Give a text as "
+                f"`input_ids` must be integers (B, N), one or more a text, got {_described(text)}. Give a text as "
                 '`**tokenizer(texts, padding=True, return_tensors="pt")`, and a vector as `sentence_embedding` to the '
                 "model with a decoder."
             )
@@ -116,6 +115,31 @@ class LatentPreTrainedModel(PreTrainedModel):
             raise ValueError(
                 f"`attention_mask` is {tuple(attention_mask.shape)}; the text has {tuple(text.shape[:2])} tokens."
             )
+
+    @staticmethod
+    def check_words(
+        num_texts: int,
+        labels: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        decoder_inputs_embeds: torch.Tensor | None,
+        decoder_attention_mask: torch.Tensor | None,
+    ) -> None:
+        """Raises ValueError unless what is given of the decoder's words is `(num_texts, T)`: integers `labels` and
+        `decoder_input_ids`, a mask, and vectors `(num_texts, T, embedding_size)`."""
+        ids = {"labels": labels, "decoder_input_ids": decoder_input_ids}
+        others = {"decoder_inputs_embeds": decoder_inputs_embeds, "decoder_attention_mask": decoder_attention_mask}
+        for name, given in (ids | others).items():
+            axes = 3 if name == "decoder_inputs_embeds" else 2
+            is_fitting = isinstance(given, torch.Tensor) and given.dim() == axes and given.shape[0] == num_texts
+            if given is not None and not (is_fitting and (name not in ids or given.dtype in _INTEGERS)):
+                kind, shape = ("integers ", "T") if name in ids else ("", "T, embedding_size" if axes == 3 else "T")
+                raise ValueError(
+                    f"`{name}` must be {kind}({num_texts}, {shape}) for an input of {num_texts} texts, got "
+                    f"{_described(given)}."
+                )
+        words = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+        if labels is not None and words is not None and labels.shape != words.shape[:2]:
+            raise ValueError(f"`labels` are {tuple(labels.shape)}, the decoder's input is {tuple(words.shape[:2])}.")
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
         """Raises ValueError if `token_type_ids` `(B, N)`, which some tokenizers return, mark a second text."""
@@ -271,3 +295,9 @@ class LatentPreTrainedModel(PreTrainedModel):
         if self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
             files = sentence_transformer_files().items()
             write_json_files(folder, {name: content for name, content in files if not (folder / name).exists()})
+
+
+def _described(given: object) -> str:
+    if not isinstance(given, torch.Tensor):
+        return type(given).__name__
+    return f"{str(given.dtype).removeprefix('torch.')} {tuple(given.shape)}"

@@ -190,10 +190,6 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
-        is_vector = sentence_embedding is not None or not self.config.reads_text
-        if is_vector and labels is not None and attention_mask is None:
-            # Without an input text, only the labels show where padding on the left ends.
-            attention_mask = (labels != IGNORE_INDEX).long()
         num_items, use_cache = (kwargs.pop(name, None) for name in ("num_items_in_batch", "use_cache"))
         self.refuse_second_text(kwargs.pop("token_type_ids", None))
         self.refuse_unknown(kwargs)
@@ -202,8 +198,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             inputs_embeds=inputs_embeds, **kwargs,
         )  # fmt: skip
         latents: Any = read.latents
-        if labels is not None and len(labels) != len(latents):
-            raise ValueError(f"`labels` are of {len(labels)} texts, the input is of {len(latents)}.")
+        self.check_words(latents.shape[0], labels, decoder_input_ids, decoder_inputs_embeds, decoder_attention_mask)
+        is_vector = sentence_embedding is not None or not self.config.reads_text
+        if is_vector and labels is not None and attention_mask is None:
+            # Without an input text, only the labels show where padding on the left ends.
+            attention_mask = (labels != IGNORE_INDEX).long()
         has_inputs = decoder_input_ids is not None or decoder_inputs_embeds is not None
         targets = labels
         if labels is None and not has_inputs and self.config.is_autoregressive:

@@ -93,9 +93,9 @@ class TextEmbeddings(nn.Module):
             words = self.word_embeddings(input_ids)
         except IndexError as error:
             raise IndexError(
-                f"Token ids are {int(input_ids.min())} to {int(input_ids.max())}; the model has words 0 to "
-                f"{self.word_embeddings.num_embeddings - 1}. After words were added to the tokenizer, call "
-                "`model.resize_token_embeddings(len(tokenizer))`; -100 is for labels alone."
+                f"Token ids, of a text or of `labels`, are {int(input_ids.min())} to {int(input_ids.max())}; the model "
+                f"has words 0 to {self.word_embeddings.num_embeddings - 1}. After words were added to the tokenizer, "
+                "call `model.resize_token_embeddings(len(tokenizer))`; -100 is for labels alone."
             ) from error
         if self.special_embeddings is None:
             return words

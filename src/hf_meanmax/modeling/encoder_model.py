@@ -101,6 +101,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.refuse_unknown(kwargs)
         self.refuse_second_text(token_type_ids)
         self.check_text(input_ids, inputs_embeds, attention_mask)
+        if input_ids is not None and not self.training:  # training need not wait for a GPU
+            self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None

@@ -282,7 +282,8 @@ class LatentGenerationMixin(GenerationMixin):
         Args:
             inputs: the text's ids `(B, N)`, or the vectors if the model decodes another embedder's.
             sentence_embedding: in place of a text, raw embeddings `(B, L * d)` (`pooler_output`, or the output of a
-                SentenceTransformer without normalisation), or Z `(B, L, d)`; mixtures of embeddings are fine.
+                SentenceTransformer without normalisation), or Z `(B, L, d)`; mixtures of embeddings are fine. An
+                `attention_mask` beside them is not read.
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
