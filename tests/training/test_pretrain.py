@@ -370,6 +370,14 @@ def test_held_out_texts_without_a_context_are_found_at_the_start(make_arguments,
     assert not (Path(args.output_dir) / "metrics.jsonl").exists()
 
 
+def test_texts_without_a_context_are_found_before_words_are_trained(make_arguments, counted, monkeypatch, tmp_path):
+    (tmp_path / "apart.txt").write_text("one two\n\nthree four\n\n" * 40)
+    monkeypatch.setattr("hf_meanmax.training.pretrain.prepare_word_vectors", lambda *args: pytest.fail("trains words"))
+    args = make_arguments(**{**counted, **RNN_CNN, "corpus": [str(tmp_path / "apart.txt")]})
+    with pytest.raises(ValueError, match="No sentence of 1 to 8 tokens has a neighbour"):
+        pretrain(args)
+
+
 def test_the_longest_text_bounds_what_a_vector_says(make_arguments, tmp_path):
     """1.5 times its 201 tokens, with the end token, or 16; what was left out for its length does not count."""
     lines = ["the cat saw a book in town " * 28 + "a red dog ran", "the cat saw a book in town " * 40, "a dog ran home"]

@@ -85,12 +85,12 @@ def make_run_batches(
         tell: prints a warning.
     """
     config = model.config
-    words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
-    sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
+    words = config.num_context_words
+    sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, args.adds_context)
     if isinstance(sentences, ContextSentences):
         _report_context(args, sentences, len(prepared.train), tell)
     held_out = sentences_to_learn(
-        args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
+        args, prepared.validation, prepared.validation_target, words, args.adds_context and not config.has_decoder
     )
     plan = BatchPlan(sentences.costs(), args.batch_tokens, args.gradient_accumulation_steps, args.seed)
     held_out_plan = BatchPlan(held_out.costs(), args.batch_tokens, gradient_accumulation_steps=1, seed=0)

@@ -45,7 +45,7 @@ from hf_meanmax.processes import (
 from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
-from .batches import make_run_batches
+from .batches import make_run_batches, sentences_to_learn
 from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import check_start, make_config, make_model, make_objectives
@@ -203,6 +203,9 @@ class Run:
     def _build(self) -> None:
         """Builds model, objectives, optimizers, batches and learning rate schedule."""
         args, prepared = self.args, self.prepared
+        if args.reads_context:
+            # Texts without one fail here, before word vectors are trained and a teacher encodes for hours.
+            sentences_to_learn(args, prepared.train, prepared.train_target, 1, args.adds_context)
         teacher = None
         if args.reads_vectors:
             teacher = load_embedder(args.frozen_encoder, args.teacher_prompt or args.embedder_prompt, self.device)

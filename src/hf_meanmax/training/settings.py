@@ -523,6 +523,11 @@ class PretrainArguments(RunArguments):
         return self.objective in CONTEXTS
 
     @property
+    def adds_context(self) -> bool:
+        """Whether a sentence is read with the text after it, as a second target or to be compared with."""
+        return self.context_weight > 0 or self.has_neighbours
+
+    @property
     def reads_context(self) -> bool:
         """Whether the training needs the text around a sentence."""
-        return self.is_of_context or self.context_weight > 0 or self.has_neighbours
+        return self.is_of_context or self.adds_context
