@@ -567,17 +567,17 @@ def test_bad_labels_are_refused(sets, tmp_path):
 
 
 def test_classes_are_told_and_doubtful_ones_warned_of(tmp_path, capsys):
-    rows = [("words of a review", "how many"), *reviews(30, seed=0), ("the cat", "Red"), ("a dog", "Red")]
+    rows = [("words of a review", "how many"), *reviews(30, seed=0), ("the cat", "Red"), ("a dog", "\uff32ed")]
     args = arguments_from_settings({"train": write(tmp_path / "a.tsv", rows)}, "", FinetuneArguments)
     with pytest.warns(UserWarning, match="differ only|single example") as warned:
         read_sets(args, show_classes=True)
     counts = {label: [row[-1] for row in rows].count(label) for label in ("old", "red")}
     first, second = sorted(counts, key=counts.get, reverse=True)
-    shown = f"4 classes: {first} {counts[first]}, {second} {counts[second]}, Red 2, how many 1\n"
+    shown = f"5 classes: {first} {counts[first]}, {second} {counts[second]}, how many 1, Red 1, \uff32ed 1\n"
     assert capsys.readouterr().err == shown
     alike, single = (str(warning.message) for warning in warned)
-    assert "a.tsv: the labels 'red', 'Red' differ only in case or blanks" in alike
-    assert "classes with a single example: 1, such as 'how many' with the text 'words of a review'" in single
+    assert "a.tsv: the labels 'red', 'Red', '\uff32ed' differ only in case, blanks or the form of their ch" in alike
+    assert "classes with a single example: 3, such as 'how many' with the text 'words of a review'" in single
     write(tmp_path / "a.tsv", [(f"text {number}", f"class {number % 12}") for number in range(48)])
     read_sets(args, show_classes=True)
     assert capsys.readouterr().err.endswith("class 9 4, ...\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -302,12 +303,12 @@ def _tell_classes(train: LabelledTexts, name: str) -> None:
     print(f"{len(counts):,} classes: {', '.join(shown)}{', ...' if len(counts) > len(shown) else ''}", file=sys.stderr)
     alike: dict[str, list[str]] = {}
     for label in counts:
-        alike.setdefault(label.strip().casefold(), []).append(label)
+        alike.setdefault(unicodedata.normalize("NFKC", label).strip().casefold(), []).append(label)
     if same := [labels for labels in alike.values() if len(labels) > 1]:
         others = f" (and {len(same) - 1:,} more groups)" if len(same) > 1 else ""
         warnings.warn(
-            f"{name}: the labels {', '.join(map(repr, same[0]))}{others} differ only in case or blanks, and are "
-            "classes of their own. Write them alike if they are one.",
+            f"{name}: the labels {', '.join(map(repr, same[0]))}{others} differ only in case, blanks or the form of "
+            "their characters, and are classes of their own. Write them alike if they are one.",
             stacklevel=2,
         )
     # An unrecognised header becomes a class with a single example.
