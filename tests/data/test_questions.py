@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 
 import pytest
 
@@ -103,6 +104,17 @@ def test_a_corpus_of_paragraphs_becomes_a_file(tmp_path, capsys):
     assert any("radium" in line for line in lines)
     assert any("bridge" in line for line in lines)
     assert "100%" in capsys.readouterr().err
+
+
+def test_text_of_another_language_is_told(tmp_path):
+    german = "Im Haus war ein Hund aus Wien bei Herrn Meyer und seiner Frau in der alten Stadt.\n"
+    for name, text in (("german", german * 3), ("mixed", german + "The bridge of the town was built in 1890.\n" * 2)):
+        (tmp_path / "text.txt").write_text(text)
+        with warnings.catch_warnings(record=True) as told:
+            write_questions(open_corpus(str(tmp_path / "text.txt")), tmp_path / "q.txt", share=1, show_progress=False)
+        found = [str(warning.message) for warning in told]
+        assert len(found) == (name == "german")
+        assert not found or found[0].startswith("Of the 51 words of this text 0 are the, of, and, or to. Is it Engl")
 
 
 def test_without_a_question_nothing_is_written(tmp_path):

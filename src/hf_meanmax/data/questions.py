@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -50,6 +52,9 @@ _DID = re.compile(rf"((?:The )?{_NAME}(?: (?:of |the )?{_NAME}){{0,3}}) ({_WORD}
 _KIND = re.compile(
     rf"(?:a|an|the|one of the) ((?:{_WORD} ){{0,3}}?{_WORD}) (who|that|which|in|of|on|for|from|by|to|with) (.{{5,80}})"
 )
+# They are a tenth of English text or more, and hardly occur in other languages.
+_ENGLISH = frozenset(("the", "of", "and", "to"))
+_LEAST_ENGLISH = 0.03
 # What a question has in which a part is missing, or a quotation.
 _UNASKED = re.compile(r"\"|  | \?")
 _CLAUSE = re.compile(r"[;:(]|, (?:and|but|which|who|where|with|as|although|while)\b")
@@ -105,18 +110,24 @@ def write_questions(
         show_progress: show a progress bar.
 
     Returns:
-        The number of questions.
+        The number of questions. If hardly any word is English, with a warning.
 
     Raises:
         ValueError: an unknown suffix, or no question was made of the corpus.
     """
     written = 0
+    words: Counter[bool] = Counter()
+
+    def sentences() -> Iterator[str]:
+        for sentence in chain.from_iterable(map(split_sentences, corpus)):
+            words.update(word in _ENGLISH for word in sentence.lower().split())
+            yield sentence
+
     with text_writer(output) as file:
         with progress_bar(
             total=corpus.size, unit=corpus.unit, unit_scale=True, desc="questions", disable=not show_progress
         ) as bar:
-            sentences = chain.from_iterable(map(split_sentences, corpus))
-            for question in make_questions(sentences, share, per_sentence, seed):
+            for question in make_questions(sentences(), share, per_sentence, seed):
                 file.write(f"{question}\n")
                 written += 1
                 bar.update(corpus.position - bar.n)
@@ -126,6 +137,12 @@ def write_questions(
             raise ValueError(
                 f"No question was made of this text. The rules need English statements, such as 'X is a Y.'{remedy}."
             )
+    if words[True] < _LEAST_ENGLISH * words.total():
+        warnings.warn(
+            f"Of the {words.total():,} words of this text {words[True]:,} are the, of, and, or to. Is it English? The "
+            "rules make questions of English alone.",
+            stacklevel=2,
+        )
     return written
 
 
