@@ -118,7 +118,7 @@ def test_damaged_tables_are_named(tmp_path):
         ("c.parquet", b"no parquet"),
     ):
         (tmp_path / name).write_bytes(content)
-        remedy = r"it is not UTF-8.*iconv -f LATIN1.*--encoding_errors replace" if name == "a.csv" else ""
+        remedy = r"it is not UTF-8.*iconv -f WINDOWS-1252.*--encoding_errors replace" if name == "a.csv" else ""
         with pytest.raises(ValueError, match=f"{name} cannot be read as a table: {remedy}"):
             read_labelled(tmp_path / name)
     assert read_labelled(tmp_path / "a.csv", encoding_errors="ignore").texts == ["caf"]

@@ -209,8 +209,11 @@ def convert_remedy(content: bytes) -> str:
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "It seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
     if 3 * content.decode("utf-8", "replace").count("\ufffd") > len(content):
-        return "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
-    return "Convert it, for instance: iconv -f LATIN1 -t UTF-8, or go on with --encoding_errors replace"
+        return "Convert it from its own encoding, as iconv -f GB18030 -t UTF-8 (Chinese) or WINDOWS-1251 (Cyrillic)"
+    return (
+        "Convert it from its own encoding, as iconv -f WINDOWS-1252 -t UTF-8 (western Europe) or WINDOWS-1250 "
+        "(central), or go on with --encoding_errors replace"
+    )
 
 
 def decompressed(raw: IO[bytes], name: str) -> Any:
