@@ -157,11 +157,12 @@ def _compared(vectors: np.ndarray, expected: np.ndarray, name: str) -> dict[str,
     difference = float(np.abs(vectors - expected).max())
     # A text without a word has no direction in a static model.
     cosine = float(paired_cosines(vectors, expected).min(where=expected.any(axis=1), initial=1.0))
+    remedy = " Export without int8 (`--no_int8`)." if name == INT8_MODEL else ""
     # `not <=`, so that NaN fails too.
     if not difference <= _LARGEST_DIFFERENCES[name] * max(1.0, float(np.abs(expected).max())):
-        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
+        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.{remedy}")
     if not cosine >= _LEAST_COSINE:
-        raise ValueError(f"{name} is not what torch computes: the least cosine is {cosine:.2g}.")
+        raise ValueError(f"{name} is not what torch computes: the least cosine is {cosine:.2g}.{remedy}")
     return {"largest_difference": difference, "least_cosine": cosine}
 
 

@@ -165,7 +165,7 @@ def _close_interrupted(own: Path) -> None:
         if _is_whole(part):
             continue
         # A part that a run is computing is locked; one without a manifest has no vectors.
-        with suppress(OSError, ValueError, EOFError), cache_lock(part).acquire(blocking=False):
+        with suppress(OSError, ValueError, KeyError, EOFError), cache_lock(part).acquire(blocking=False):
             manifest, hashes = read_manifest(part), np.load(path)
             shards = _finished_shards(part, manifest, len(hashes))
             if shards:
