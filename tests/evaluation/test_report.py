@@ -166,6 +166,10 @@ def test_table_of_measured_scores(results):
     assert body["the strongest control"]["macro/micro, 8 tasks"] == "random encoder"
     assert body["unknown words, %"]["MR"] == "3.1"
     assert body["unknown words, %"]["CR"] == ""
+    own = make_results()
+    own.scores["CR"]["details"]["not_converged"] = 3
+    row = rows_of(markdown_report([own]), "SentEval")[-1]
+    assert (row[0], row[head.index("CR")], row[head.index("MR")]) == ("fits that did not converge", "3", "")
 
 
 def test_published_rows_have_their_own_table(results):

@@ -320,6 +320,9 @@ def _measured_rows(one: Results, columns: Sequence[str]) -> Iterator[list[str]]:
     rates = [one.tasks.get(column, {}).get("unknown_word_rate") for column in columns]
     if any(rate is not None for rate in rates):
         yield ["unknown words, %", *("" if rate is None else f"{100 * rate:.1f}" for rate in rates), ""]
+    unfinished = [one.scores.get(column, {}).get("details", {}).get("not_converged", 0) for column in columns]
+    if any(unfinished):
+        yield ["fits that did not converge", *(str(number or "") for number in unfinished), ""]
 
 
 def _metric_names(one: Results, column: str) -> list[str]:
