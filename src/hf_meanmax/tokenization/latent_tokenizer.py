@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,8 +53,8 @@ class LatentTokenizer(PreTrainedTokenizerFast):
         return encoding
 
     def _get_padding_truncation_strategies(
-        self, padding: object = False, truncation: object = None, max_length: int | None = None, **kwargs: Any
-    ) -> Any:
+        self, padding: object = False, truncation: object = None, max_length: int | None = None, **kwargs: object
+    ) -> tuple[object, ...]:
         # As transformers does without a limit. A SentenceTransformer sets `NO_LIMIT`, and rows of that length would
         # end the process.
         if padding == PaddingStrategy.MAX_LENGTH and max_length is None and self.model_max_length >= NO_LIMIT:
@@ -68,7 +67,8 @@ def _refuse_surrogates(texts: list[object] | tuple[object, ...]) -> None:
         try:
             str(text).encode()
         except UnicodeEncodeError as error:
+            half = error.object[error.start]
             raise ValueError(
-                f"Text {position} has {text[error.start]!r} at character {error.start}, half of a character, which "
+                f"Text {position} has {half!r} at character {error.start}, half of a character, which "
                 'UTF-8 cannot encode. Replace it: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").'
             ) from None
