@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 import torch.distributed
 from torch import nn
+from torch.autograd.function import FunctionCtx
 
 from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.by_length import encode_by_length
@@ -144,15 +145,27 @@ def gather_rows(
     """
     if left.is_meta or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return left, right, is_row, 0
-    from torch.distributed.nn.functional import all_gather
-
     # Processes may differ by one row, but `all_gather` needs equal sizes.
     most = torch.tensor(len(left), device=left.device)
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
     missing = int(most) - len(left)
     left, right = (nn.functional.pad(side, (0, 0, 0, missing)) for side in (left, right))
     rows = nn.functional.pad(is_row.to(left.dtype), (0, missing))
-    gathered = [torch.cat(tuple(all_gather(side))) for side in (left, right)]  # type: ignore[no-untyped-call]
-    all_rows = [torch.zeros_like(rows) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(all_rows, rows)
-    return gathered[0], gathered[1], torch.cat(all_rows) > 0, torch.distributed.get_rank() * int(most)
+    left, right, rows = (_GatheredRows.apply(side) for side in (left, right, rows))  # type: ignore[no-untyped-call]
+    return left, right, rows > 0, torch.distributed.get_rank() * int(most)
+
+
+class _GatheredRows(torch.autograd.Function):
+    """The rows `(N, ...)` of all processes, one below the other; a row's gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: torch.Tensor) -> torch.Tensor:
+        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        torch.distributed.all_reduce(total)
+        return total.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]
