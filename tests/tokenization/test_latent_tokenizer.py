@@ -85,7 +85,9 @@ def test_without_a_limit_nothing_is_padded_to_it(folder, limit):
     found = LatentTokenizer.from_pretrained(folder)
     if limit:
         found.model_max_length = limit
-    assert found(["the dog", "a"], padding="max_length", truncation=True) == found(["the dog", "a"])
+    for given in (None, NO_LIMIT):
+        padded = found(["the dog", "a"], padding="max_length", truncation=True, max_length=given)
+        assert padded == found(["the dog", "a"])
     assert found.pad({"input_ids": [[2, 3], [3]]}, padding="max_length").input_ids == [[2, 3], [3]]
     found.model_max_length = 4
     assert [len(row) for row in found(["the dog", "a"], padding="max_length").input_ids] == [4, 4]

@@ -57,7 +57,8 @@ class LatentTokenizer(PreTrainedTokenizerFast):
     ) -> tuple[object, ...]:
         # As transformers does without a limit. A SentenceTransformer sets `NO_LIMIT`, and rows of that length would
         # end the process.
-        if padding == PaddingStrategy.MAX_LENGTH and max_length is None and self.model_max_length >= NO_LIMIT:
+        limit = self.model_max_length if max_length is None else max_length
+        if padding == PaddingStrategy.MAX_LENGTH and limit >= NO_LIMIT:
             padding = False
         return super()._get_padding_truncation_strategies(padding, truncation, max_length, **kwargs)
 
